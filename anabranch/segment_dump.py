@@ -1,6 +1,6 @@
 """The contents of a partition's files as ``kafka-dump-log`` prints them, for Anabranch's files and Kafka's.
 
-A file is a sequence of rows. A row maps Kafka's names to values in the order in which they are printed. A ``Fault``
+A file is a sequence of rows. A row maps Kafka's names to values in the order in which they are printed. A ``FileFault``
 between the rows describes an error; the rest of the file is still read.
 """
 
@@ -46,7 +46,7 @@ class UnknownFileError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class FileFault:
     """A fault of a file. ``kafka_text`` is the text that Kafka's tool prints for it among the rows, if any.
 
     ``is_damage`` is False for a fault that compaction causes too.
@@ -57,7 +57,7 @@ class Fault:
     is_damage: bool = True
 
 
-Line: TypeAlias = Row | Fault
+Line: TypeAlias = Row | FileFault
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +106,13 @@ def _log(path: Path, what: What) -> Iterator[Line]:
                 return
             if last_offset >= 0 and batch.base_offset != last_offset + 1:
                 gap = f"{last_offset} is followed by {batch.base_offset}"
-                yield Fault(f"Non-consecutive offsets in {path}: {gap}", is_damage=False)
+                yield FileFault(f"Non-consecutive offsets in {path}: {gap}", is_damage=False)
             last_offset = batch.last_offset
             yield from _batch_lines(path, batch, position, what)
             position += batch.length
     except CorruptRecordError as error:
         invalid = f"Found {len(data) - position} invalid bytes at the end of {path.name}"
-        yield Fault(f"{invalid}, at position {position}: {error.message}", kafka_text=invalid)
+        yield FileFault(f"{invalid}, at position {position}: {error.message}", kafka_text=invalid)
 
 
 def _batch_lines(path: Path, batch: RecordBatch, position: int, what: What) -> Iterator[Line]:
@@ -144,9 +144,9 @@ def _batch_lines(path: Path, batch: RecordBatch, position: int, what: What) -> I
         faults: list[str] = []
         yield {**row, RECORDS: _record_rows(batch, time, what, faults)}
         for fault in faults:
-            yield Fault(f"{path}: the batch at position {position}: {fault}")
+            yield FileFault(f"{path}: the batch at position {position}: {fault}")
     if not is_valid:
-        yield Fault(f"{path}: the CRC of the batch at position {position} is wrong (isvalid: false)")
+        yield FileFault(f"{path}: the CRC of the batch at position {position} is wrong (isvalid: false)")
 
 
 def _record_rows(batch: RecordBatch, time: str, what: What, faults: list[str]) -> Iterator[Row]:
@@ -219,9 +219,9 @@ def _offset_index(path: Path, what: What) -> Iterator[Line]:
             yield {"offset": base + relative, "position": position}
         batch = _batch_at(log, position)
         if batch is None:
-            yield Fault(f"Mismatches in :{path}: no batch begins at position {position}")
+            yield FileFault(f"Mismatches in :{path}: no batch begins at position {position}")
         elif batch.last_offset != base + relative:
-            yield Fault(f"Mismatches in :{path}: Index offset: {base + relative}, log offset: {batch.last_offset}")
+            yield FileFault(f"Mismatches in :{path}: Index offset: {base + relative}, log offset: {batch.last_offset}")
 
 
 def _time_index(path: Path, what: What) -> Iterator[Line]:
@@ -242,13 +242,13 @@ def _time_index(path: Path, what: What) -> Iterator[Line]:
             yield {"timestamp": timestamp, "offset": offset}
         at = bisect_left(ends, offset)
         if at == len(ends) or (ends[at] != offset and bases[at] > offset):
-            yield Fault(f"The following indexed offsets are not found in the log. {path}: Indexed offset: {offset}")
+            yield FileFault(f"The following indexed offsets are not found in the log. {path}: Indexed offset: {offset}")
         elif largest[at] != timestamp:
-            yield Fault(
+            yield FileFault(
                 f"Found timestamp mismatch in :{path}: Index timestamp: {timestamp}, log timestamp: {largest[at]}"
             )
         if timestamp < previous:
-            yield Fault(
+            yield FileFault(
                 f"Found out of order timestamp in :{path}: Index timestamp: {timestamp}, "
                 f"Previously indexed timestamp: {previous}"
             )
@@ -267,7 +267,7 @@ def _txn_index(path: Path, _what: What) -> Iterator[Line]:
 
 
 def _sanity(path: Path, sane: bool) -> Iterator[Line]:
-    yield {"": f"{path} passed sanity check."} if sane else Fault(f"{path} failed the sanity check")
+    yield {"": f"{path} passed sanity check."} if sane else FileFault(f"{path} failed the sanity check")
 
 
 def _mapped_log(index: Path) -> memoryview:
@@ -319,7 +319,7 @@ def _snapshot(path: Path, _what: What) -> Iterator[Line]:
                 }
             yield row
     except MalformedFileError as error:
-        yield Fault(str(error))
+        yield FileFault(str(error))
 
 
 def _text(path: Path, _what: What) -> Iterator[Line]:
@@ -328,7 +328,7 @@ def _text(path: Path, _what: What) -> Iterator[Line]:
     for line in data[:MAX_FILE_BYTES].decode(errors="replace").splitlines():
         yield {"": line}
     if len(data) > MAX_FILE_BYTES:
-        yield Fault(f"{path} has more than {MAX_FILE_BYTES} bytes, the rest is not read")
+        yield FileFault(f"{path} has more than {MAX_FILE_BYTES} bytes, the rest is not read")
 
 
 def _base_offset(path: Path) -> int:

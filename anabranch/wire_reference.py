@@ -14,7 +14,7 @@ from anabranch.controller.admin.dispatch import HANDLERS as CONTROLLER_HANDLERS
 from anabranch.protocol import messages
 from anabranch.protocol.api_keys import API, ApiKey
 from anabranch.protocol.own_tags import is_own
-from anabranch.protocol.schema import LATEST, Field, Message, Versions
+from anabranch.protocol.schema import LATEST, Field, MessageSchema, Versions
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "wire.md"
 INTRODUCTION = """# Wire protocol
@@ -83,7 +83,7 @@ def own_tags() -> Iterator[tuple[int, str, str, Field]]:
     """(tag, message, path of the field, field) of every tagged field that is not Kafka's."""
     for info in pkgutil.iter_modules(messages.__path__):
         for value in vars(_module(info.name)).values():
-            if isinstance(value, Message):
+            if isinstance(value, MessageSchema):
                 yield from _tags_in(value.name, value.fields, "")
 
 

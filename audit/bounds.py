@@ -14,7 +14,7 @@ _MILLISECONDS = "a number of milliseconds since 1970"
 OPTIONS = ("assign", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp")
 
 
-class Bounds(NamedTuple):
+class PartitionBounds(NamedTuple):
     """A partition's bounds: offsets [first_offset, end_offset), timestamps [first_timestamp, end_timestamp)."""
 
     first_offset: int = 0
@@ -23,11 +23,11 @@ class Bounds(NamedTuple):
     end_timestamp: int = _MAX
 
 
-EVERYTHING = Bounds()
+EVERYTHING = PartitionBounds()
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedPartitions:
     """The partitions to read (None: all), and the bounds of each."""
 
     assigned: Mapping[str, list[int]] | None = None
@@ -46,11 +46,11 @@ class Wanted:
                 if unknown := sorted(p for p in partitions if p not in there[topic]):
                     raise ValueError(f"option {option}: topic {topic} has no partition {unknown[0]}")
 
-    def of(self, topic: str, partition: int) -> Bounds | None:
+    def of(self, topic: str, partition: int) -> PartitionBounds | None:
         """The bounds of a partition; None when it is not read."""
         if self.assigned is not None and partition not in self.assigned.get(topic, ()):
             return None
-        return Bounds(
+        return PartitionBounds(
             self.starts.get(topic, {}).get(partition, EVERYTHING.first_offset),
             self.ends.get(topic, {}).get(partition, EVERYTHING.end_offset),
             self.first_timestamp,
@@ -58,9 +58,9 @@ class Wanted:
         )
 
 
-def wanted(options: Mapping[str, str]) -> Wanted:
+def wanted(options: Mapping[str, str]) -> WantedPartitions:
     """The selection by these options. Raises ValueError, which names the option."""
-    return Wanted(
+    return WantedPartitions(
         assigned=_json(options, "assign", dict[str, list[int]], 'like {"events": [0, 1]}', None),
         starts=_json(options, "startingOffsets", _Offsets, 'like {"events": {"0": 23}}', {}),
         ends=_json(options, "endingOffsets", _Offsets, 'like {"events": {"0": 23}}', {}),

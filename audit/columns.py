@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch.audit import segment_scan as scan
-from anabranch.audit.bounds import EVERYTHING, Bounds
-from anabranch.audit.manifest import Layout, Manifest, PartitionEntry, layouts_until
+from anabranch.audit.bounds import EVERYTHING, PartitionBounds
+from anabranch.audit.manifest import LayoutLine, Manifest, PartitionEntry, layouts_until
 from anabranch.audit.order_field import OrderField
 from anabranch.audit.segment_scan import Run
 from anabranch.protocol.batch_layout import (
@@ -122,7 +122,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self.batch)
 
-    def within(self, bounds: Bounds) -> Bools | None:
+    def within(self, bounds: PartitionBounds) -> Bools | None:
         """A mask of the rows in these bounds; rows without a record are always in the mask. None means all rows."""
         if bounds == EVERYTHING:
             return None
@@ -207,7 +207,7 @@ class Rows:
         return np.where(base == -1, -1, base + self.field(scan.LAST_OFFSET_DELTA) & MAX_SEQUENCE)
 
     @cached_property
-    def layouts(self) -> tuple[list[list[Layout]], Ints]:
+    def layouts(self) -> tuple[list[list[LayoutLine]], Ints]:
         """Return a list of layouts for each leader epoch of the run, and for each batch the index of its list.
 
         The list has the partition's layouts up to the epoch, oldest first.
@@ -240,7 +240,7 @@ class Rows:
         if rows.size:
             hashes = positive_hashes(self.run.body, columns.key_at[rows], columns.key_length[rows])
             layouts, index = self.layouts
-            newest = [x[-1] if x else Layout(-1, 1, 1, -1) for x in layouts]
+            newest = [x[-1] if x else LayoutLine(-1, 1, 1, -1) for x in layouts]
             initial = np.array([layout.initial_partition_count for layout in newest], np.int64)
             undeleted = np.array([layout.undeleted_partition_count for layout in newest], np.int64)
             expected[rows] = place_all(hashes, initial, undeleted, index[columns.batch[rows]])

@@ -40,10 +40,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from anabranch.audit.bounds import OPTIONS, Wanted, wanted
+from anabranch.audit.bounds import OPTIONS, WantedPartitions, wanted
 from anabranch.audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, names_of
 from anabranch.audit.discovery import TopicFiles, discover, replica_files
-from anabranch.audit.growing import Slice, beginning, decode, encode, followed, latest, read_slice, slices
+from anabranch.audit.growing import SegmentSlice, beginning, decode, encode, followed, latest, read_slice, slices
 from anabranch.audit.order_field import OrderField
 from anabranch.audit.parts import ALL, SPLIT_BYTES, SegmentPart, read_part, segment_parts
 from anabranch.audit.segment_reader import MAX_DECOMPRESSED_BYTES
@@ -77,7 +77,7 @@ class SegmentsReader(DataSourceReader):  # type: ignore[misc]
         columns: Sequence[str],
         order_by: str | None,
         split_bytes: int,
-        selected: Wanted,
+        selected: WantedPartitions,
         max_decompressed_bytes: int,
     ) -> None:
         self._max_decompressed_bytes = max_decompressed_bytes
@@ -121,7 +121,7 @@ class SummaryReader(SegmentsReader):
 class SlicePartition(InputPartition):  # type: ignore[misc]
     """A slice of one segment, in the form that is sent to an executor."""
 
-    def __init__(self, wanted: Slice) -> None:
+    def __init__(self, wanted: SegmentSlice) -> None:
         self.wanted = wanted
 
 
@@ -248,7 +248,7 @@ def segment_frame(
     *,
     wanted_columns: Sequence[str] = (),
     max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
-    selected: Wanted = ALL,
+    selected: WantedPartitions = ALL,
     merged: Callable[[str, int], bool] = lambda topic, partition: False,
 ) -> DataFrame:
     """The DataFrame of ``format("anabranch-segments")`` for these topics, planned in this process.

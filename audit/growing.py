@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from anabranch.audit.bounds import Bounds
+from anabranch.audit.bounds import PartitionBounds
 from anabranch.audit.columns import Rows, SegmentSource
 from anabranch.audit.discovery import TopicFiles
 from anabranch.audit.manifest import MANIFEST_NAME, Manifest, ManifestError, PartitionEntry
@@ -26,7 +26,7 @@ from anabranch.audit.order_field import OrderField
 from anabranch.audit.parts import SegmentPart, alone_entry, read_part, without_others
 from anabranch.protocol.plurals import counted
 from anabranch.protocol.record_arrays import Bools, Ints
-from anabranch.protocol.stream_offsets import CheckpointError, Offsets, Position, TopicPositions, decoding
+from anabranch.protocol.stream_offsets import CheckpointError, Offsets, StreamPosition, TopicPositions, decoding
 
 VERSION: Final = 1
 FORMAT: Final = "anabranch-segments"
@@ -60,13 +60,14 @@ def decode(found: Mapping[str, Any]) -> Offsets:
         )
     with decoding(found):
         partitions = {
-            int(p): Position(int(at["offset"]), begin=int(at.get("begin", -1))) for p, at in found["partitions"].items()
+            int(p): StreamPosition(int(at["offset"]), begin=int(at.get("begin", -1)))
+            for p, at in found["partitions"].items()
         }
         topic = TopicPositions(str(found["topic_id"]), partitions=partitions)
         return Offsets(str(found["cluster_id"]), {str(found["topic"]): topic})
 
 
-class Slice(NamedTuple):
+class SegmentSlice(NamedTuple):
     """The records of one segment in ``part.bounds``. In a compacted topic they may have gaps."""
 
     part: SegmentPart
@@ -85,7 +86,7 @@ def followed(topics: list[TopicFiles], directory: str) -> TopicFiles:
 
 def beginning(manifest: Manifest) -> Offsets:
     """The start of a stream without a checkpoint: the first exported record of each partition."""
-    return _at(manifest, {p.partition: Position(_first_offset(p)) for p in manifest.partitions})
+    return _at(manifest, {p.partition: StreamPosition(_first_offset(p)) for p in manifest.partitions})
 
 
 def latest(manifest: Manifest, start: Offsets, lost: Lost) -> Offsets:
@@ -109,16 +110,16 @@ def latest(manifest: Manifest, start: Offsets, lost: Lost) -> Offsets:
     for p, entry in entries.items():
         before, end = known.partitions.get(p), entry.high_watermark
         if before is None:
-            positions[p] = Position(end, begin=_first_offset(entry))
+            positions[p] = StreamPosition(end, begin=_first_offset(entry))
         elif end < before.offset:
             lost(f"{manifest.topic}-{p} was read up to offset {before.offset}, and the export ends at offset {end}")
-            positions[p] = Position(end, begin=end)
+            positions[p] = StreamPosition(end, begin=end)
         else:
-            positions[p] = Position(end) if end > before.offset else before
+            positions[p] = StreamPosition(end) if end > before.offset else before
     return start if positions == known.partitions else _at(manifest, positions)
 
 
-def slices(topic: TopicFiles, start: Offsets, end: Offsets, lost: Lost) -> Iterator[Slice]:
+def slices(topic: TopicFiles, start: Offsets, end: Offsets, lost: Lost) -> Iterator[SegmentSlice]:
     """The slices of the micro-batch between two offsets. Checks the size of each file."""
     alone = without_others(topic.manifest)
     for entry in topic.manifest.partitions:
@@ -141,12 +142,12 @@ def slices(topic: TopicFiles, start: Offsets, end: Offsets, lost: Lost) -> Itera
                 lost(f"{path} {now}, the export wrote {segment.size_bytes}")
             if size is not None:
                 source = SegmentSource(alone, alone_entry(entry), name)
-                part = SegmentPart(topic.directory, source, 0, None, Bounds(first, last))
-                yield Slice(part, topic.manifest.is_compacted)
+                part = SegmentPart(topic.directory, source, 0, None, PartitionBounds(first, last))
+                yield SegmentSlice(part, topic.manifest.is_compacted)
         _check_hole(topic.manifest, entry, at, upto.offset, lost)
 
 
-def read_slice(one: Slice, order_by: OrderField | None, lost: Lost) -> Iterator[tuple[Rows, Bools]]:
+def read_slice(one: SegmentSlice, order_by: OrderField | None, lost: Lost) -> Iterator[tuple[Rows, Bools]]:
     """Yield rows, and a mask that selects the records of the slice. Raises MissingSegmentError."""
     source, (at, end, *_) = one.part.source, one.part.bounds
     for rows in read_part(one.part, order_by):
@@ -162,7 +163,7 @@ def read_slice(one: Slice, order_by: OrderField | None, lost: Lost) -> Iterator[
         lost(f"{source.segment} ends at offset {at}, the export wrote it up to offset {end}")
 
 
-def _check_order(one: Slice, offsets: Ints, at: int, lost: Lost) -> int:
+def _check_order(one: SegmentSlice, offsets: Ints, at: int, lost: Lost) -> int:
     """Return the next offset after ``offsets``. If the offsets, beginning at ``at``, have a gap, a loss is reported."""
     if not len(offsets):
         return at
@@ -187,5 +188,5 @@ def _first_offset(entry: PartitionEntry) -> int:
     return max(first, entry.log_start_offset)
 
 
-def _at(manifest: Manifest, positions: Mapping[int, Position]) -> Offsets:
+def _at(manifest: Manifest, positions: Mapping[int, StreamPosition]) -> Offsets:
     return Offsets(manifest.cluster_id, {manifest.topic: TopicPositions(manifest.topic_id, partitions=positions)})

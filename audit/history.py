@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Literal, NamedTuple
 
-from anabranch.audit.manifest import Layout, Manifest, PartitionEntry
+from anabranch.audit.manifest import LayoutLine, Manifest, PartitionEntry
 from anabranch.audit.report import AuditReport, Check, Epoch, Violation
 from anabranch.protocol.key_placement import ancestor_below, place, positive_hash
 
@@ -122,7 +122,7 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LayoutChange:
     """A resize from one layout to the next known one. ``moves`` has the first moves; ``move_count`` counts all.
 
     ``outcome`` is the state of the order of keys under the later layout: "kept"; "broken" if the report names a
@@ -146,7 +146,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionRow:
+class LayoutRow:
     """One partition over all layouts. ``state`` is its state under the last layout."""
 
     partition: int
@@ -174,9 +174,9 @@ class TopicHistory:
     lanes: list[Lane]
     stages: list[Stage]
     further_stages: int
-    changes: list[Change]
+    changes: list[LayoutChange]
     unknown_layout: Total
-    partitions: list[PartitionRow]
+    partitions: list[LayoutRow]
     further_partitions: int
     further_partitions_total: Total
     epochs: list[Epoch]
@@ -227,19 +227,19 @@ def topic_history(manifest: Manifest, report: AuditReport, limits: PageLimits = 
     )
 
 
-def layouts_of(manifest: Manifest) -> list[Layout]:
+def layouts_of(manifest: Manifest) -> list[LayoutLine]:
     """The topic's layouts in the history of any partition, oldest first; their leader epochs have no meaning here."""
     known = {layout.layout_version: layout for entry in manifest.partitions for layout in entry.layouts}
     initial = manifest.initial_partition_count
     if initial >= 1 and (known or initial == manifest.undeleted_partition_count):
-        known.setdefault(0, Layout(-1, initial, initial, 0))
+        known.setdefault(0, LayoutLine(-1, initial, initial, 0))
     if manifest.undeleted_partition_count >= 1:
-        now = Layout(-1, initial, manifest.undeleted_partition_count, manifest.layout_version)
+        now = LayoutLine(-1, initial, manifest.undeleted_partition_count, manifest.layout_version)
         known.setdefault(manifest.layout_version, now)
     return [known[version] for version in sorted(known)]
 
 
-def _lanes(manifest: Manifest, layouts: Sequence[Layout], most: int) -> list[Lane]:
+def _lanes(manifest: Manifest, layouts: Sequence[LayoutLine], most: int) -> list[Lane]:
     """All partitions, from 0 on, in at most ``most`` ranges of equal length."""
     counts = [layout.undeleted_partition_count for layout in layouts]
     count = max([0, *counts, *(entry.partition + 1 for entry in manifest.partitions)])
@@ -251,7 +251,9 @@ def _lane_of(partition: int, lanes: Sequence[Lane]) -> int:
     return partition // (lanes[0].last - lanes[0].first + 1)
 
 
-def _stage(layout: Layout, ever: int, lanes: Sequence[Lane], epochs: Iterable[Epoch], violations: _Violations) -> Stage:
+def _stage(
+    layout: LayoutLine, ever: int, lanes: Sequence[Lane], epochs: Iterable[Epoch], violations: _Violations
+) -> Stage:
     """The stage of a layout. ``ever`` is the highest partition count so far; ``epochs`` are the layout's."""
     undeleted = layout.undeleted_partition_count
     cells = [Cell(_within(lane, 0, undeleted), _within(lane, undeleted, ever)) for lane in lanes]
@@ -325,7 +327,7 @@ class _Violations:
         return sum(count for (of_version, _), count in self.of_order.items() if of_version == version)
 
     def outcome(self, version: int) -> Literal["kept", "broken", "unnamed", "undecided"]:
-        """The known state of the order of keys under a layout: ``Change.outcome``."""
+        """The known state of the order of keys under a layout: ``LayoutChange.outcome``."""
         if self.order_violations(version):
             return "broken"
         if self.order is None or self.order.unknown is not None:
@@ -335,7 +337,7 @@ class _Violations:
 
 def _change(
     before: Stage, after: Stage, lanes: Sequence[Lane], offsets: _Offsets, violations: _Violations, rows: int
-) -> Change:
+) -> LayoutChange:
     one, other = before.undeleted_partition_count, after.undeleted_partition_count
     initial = after.initial_partition_count
     pairs: list[tuple[int, int]] = []
@@ -362,7 +364,7 @@ def _change(
 
     # Moves with a named violation come first.
     pairs.sort(key=lambda pair: -violations.of_stage[version, pair[1]])
-    return Change(
+    return LayoutChange(
         before=before,
         after=after,
         kind=kind,
@@ -375,8 +377,8 @@ def _change(
 
 
 def _partitions(
-    manifest: Manifest, layouts: Sequence[Layout], epochs: Iterable[Epoch], violations: _Violations
-) -> list[PartitionRow]:
+    manifest: Manifest, layouts: Sequence[LayoutLine], epochs: Iterable[Epoch], violations: _Violations
+) -> list[LayoutRow]:
     """All partitions: those with named violations first, the others by their number of records."""
     totals: dict[int, Total] = defaultdict(Total)
     leader_epochs: Counter[int] = Counter()
@@ -385,18 +387,18 @@ def _partitions(
         leader_epochs[row.partition] += 1
     undeleted = layouts[-1].undeleted_partition_count if layouts else None
 
-    def row_of(entry: PartitionEntry) -> PartitionRow:
+    def row_of(entry: PartitionEntry) -> LayoutRow:
         p = entry.partition
         state: Literal["in use", "closed", "unknown"] = "unknown"
         if undeleted is not None:
             state = "in use" if p < undeleted else "closed"
-        return PartitionRow(p, state, totals[p], leader_epochs[p], violations.of_partition[p])
+        return LayoutRow(p, state, totals[p], leader_epochs[p], violations.of_partition[p])
 
     found = [row_of(entry) for entry in manifest.partitions]
     return sorted(found, key=lambda row: (-row.violations, -row.total.records, row.partition))
 
 
-def _path(key: bytes, layouts: Sequence[Layout]) -> list[int]:
+def _path(key: bytes, layouts: Sequence[LayoutLine]) -> list[int]:
     """The partitions of a key, layout by layout; a partition that stays is listed once."""
     path: list[int] = []
     for layout in layouts:

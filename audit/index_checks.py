@@ -27,7 +27,7 @@ _FIELDS = {
 }
 
 
-class Fault(NamedTuple):
+class IndexFault(NamedTuple):
     """A fault of the entry at byte ``position`` of an index file; ``offset`` is the entry's."""
 
     position: int
@@ -79,17 +79,19 @@ def read_index(path: Path, base_offset: int) -> Index:
     )  # fmt: skip
 
 
-def file_faults(index: Index) -> Iterator[Fault]:
+def file_faults(index: Index) -> Iterator[IndexFault]:
     """The faults of the file itself: a truncated entry, or entries that do not ascend."""
     count = len(index.offset)
     if index.rest:
-        yield Fault(count * index.entry_bytes, None, f"the file ends with {counted(index.rest, 'byte')} of a cut entry")
+        yield IndexFault(
+            count * index.entry_bytes, None, f"the file ends with {counted(index.rest, 'byte')} of a cut entry"
+        )
     back = (index.offset[1:] <= index.offset[:-1]) | (index.at[1:] <= index.at[:-1])
     for number in np.flatnonzero(back) + 1:
         yield _fault(index, number, f"it does not ascend from {_named(index, int(number) - 1)}, the entry before")
 
 
-def offset_faults(index: Index, batches: Batches) -> Iterator[Fault]:
+def offset_faults(index: Index, batches: Batches) -> Iterator[IndexFault]:
     """The wrong entries that point into these batches."""
     positions, count = batches.positions, len(batches.positions)
     inside = (index.at >= batches.begin) & (True if batches.is_last else index.at < batches.end)
@@ -115,7 +117,7 @@ def offset_faults(index: Index, batches: Batches) -> Iterator[Fault]:
         yield _fault(index, numbers[entry], f"the log ends at offset {batches.last_offsets[-1]}")
 
 
-def time_faults(index: Index, batches: Batches, compacted: bool) -> Iterator[Fault]:
+def time_faults(index: Index, batches: Batches, compacted: bool) -> Iterator[IndexFault]:
     """The wrong entries. The entries with an offset in these batches are checked, and the first entry after them."""
     if not len(batches.positions) or not batches.ascend:
         return
@@ -139,9 +141,9 @@ def time_faults(index: Index, batches: Batches, compacted: bool) -> Iterator[Fau
         yield _fault(index, numbers[entry], f"the log ends at offset {batches.last_offsets[-1]}")
 
 
-def _fault(index: Index, number: np.int64, message: str) -> Fault:
+def _fault(index: Index, number: np.int64, message: str) -> IndexFault:
     where = int(number) * index.entry_bytes
-    return Fault(where, int(index.offset[number]), f"the entry names {_named(index, int(number))}: {message}")
+    return IndexFault(where, int(index.offset[number]), f"the entry names {_named(index, int(number))}: {message}")
 
 
 def _named(index: Index, number: int) -> str:

@@ -36,7 +36,7 @@ class ManifestError(ValueError):
     """A manifest or checkpoint file cannot be read; the message names the file and the field."""
 
 
-class Layout(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=False):
+class LayoutLine(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=False):
     """The layout of one partition from ``leader_epoch`` on: a line of ``partition-count-checkpoint``."""
 
     leader_epoch: int
@@ -117,7 +117,7 @@ class PartitionEntry(msgspec.Struct, frozen=True):
     log_start_offset: int
     high_watermark: int
     segments: list[SegmentEntry]
-    layouts: list[Layout] = []
+    layouts: list[LayoutLine] = []
     leader_epochs: list[EpochStart] = []
     missing: list[OffsetRange] = []
     leader: int = -1
@@ -178,12 +178,12 @@ class Manifest(msgspec.Struct, frozen=True):
         return manifest
 
 
-def decode_layouts(text: str, path: str) -> list[Layout]:
+def decode_layouts(text: str, path: str) -> list[LayoutLine]:
     """Read a ``partition-count-checkpoint``: ``0``, a count, and as many lines ``epoch initial undeleted version``."""
     lines = text.split("\n")
     try:
         version, count = int(lines[0]), int(lines[1])
-        rows = [Layout(*(int(field) for field in line.split(" "))) for line in lines[2 : 2 + count]]
+        rows = [LayoutLine(*(int(field) for field in line.split(" "))) for line in lines[2 : 2 + count]]
     except (ValueError, IndexError, TypeError) as error:
         raise ManifestError(f"{path}: {error}") from None
     if version != 0:
@@ -193,7 +193,7 @@ def decode_layouts(text: str, path: str) -> list[Layout]:
     return rows
 
 
-def merge_layouts(replicas: Sequence[Sequence[Layout]]) -> list[Layout]:
+def merge_layouts(replicas: Sequence[Sequence[LayoutLine]]) -> list[LayoutLine]:
     """Merge the checkpoints of a partition's replicas into one history. A replica that was down may lack lines."""
     merged = sorted({layout for history in replicas for layout in history})
     for earlier, later in pairwise(merged):
@@ -202,7 +202,7 @@ def merge_layouts(replicas: Sequence[Sequence[Layout]]) -> list[Layout]:
     return merged
 
 
-def layouts_until(manifest: Manifest, partition: PartitionEntry, leader_epoch: int) -> list[Layout]:
+def layouts_until(manifest: Manifest, partition: PartitionEntry, leader_epoch: int) -> list[LayoutLine]:
     """The partition's layouts up to this leader epoch, oldest first; empty when not known. The last is the epoch's own.
 
     Before the first line of the history the topic had its initial layout. For a topic that was resized and has no
@@ -212,4 +212,4 @@ def layouts_until(manifest: Manifest, partition: PartitionEntry, leader_epoch: i
     initial = manifest.initial_partition_count
     if initial < 1 or (not partition.layouts and initial != manifest.undeleted_partition_count):
         return found
-    return [Layout(-1, initial, initial, 0), *found]
+    return [LayoutLine(-1, initial, initial, 0), *found]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from anabranch.audit.history import DEFAULT_LIMITS, ORDER_CHECK, Change, PageLimits, TopicHistory, topic_history
+from anabranch.audit.history import DEFAULT_LIMITS, ORDER_CHECK, LayoutChange, PageLimits, TopicHistory, topic_history
 from anabranch.audit.manifest import Manifest
 from anabranch.audit.report import AuditReport, Check, Status, Violation
 from anabranch.protocol.plurals import counted, one_or_many
@@ -29,7 +29,7 @@ WIDE_TREE = 12
 """A tree with more lanes than this has no room for numbers on a phone."""
 
 
-class Verdict(NamedTuple):
+class ShownVerdict(NamedTuple):
     """The verdict on the first screen. ``tone`` is "ok", "bad" or "unknown"."""
 
     tone: str
@@ -58,7 +58,7 @@ def _violated(report: AuditReport) -> list[Check]:
     return [check for check in report.checks if check.status is Status.VIOLATED]
 
 
-def verdict(report: AuditReport) -> Verdict:
+def verdict(report: AuditReport) -> ShownVerdict:
     """The verdict on the order: whether it is kept, and if not, where it is broken."""
     violated = _violated(report)
     order = next((check for check in report.checks if check.name == ORDER_CHECK), None)
@@ -74,7 +74,7 @@ def verdict(report: AuditReport) -> Verdict:
         title = "No violation, but the order of keys was not decided"
     else:
         title, tone = "Every key is in order", "ok"
-    return Verdict(tone, title, _explain(order, violated), first[:FIRST_SCREEN])
+    return ShownVerdict(tone, title, _explain(order, violated), first[:FIRST_SCREEN])
 
 
 def _explain(order: Check | None, violated: Sequence[Check]) -> str:
@@ -149,7 +149,7 @@ def route(steps: Sequence[int | str]) -> str:
     return " → ".join(map(str, steps))
 
 
-def sentences(change: Change) -> list[str]:
+def sentences(change: LayoutChange) -> list[str]:
     """Sentences that describe a resize."""
     version = change.after.layout_version
     if change.kind == "other":
@@ -179,7 +179,7 @@ class Line(NamedTuple):
     kind: str
 
 
-def lines(change: Change) -> list[Line]:
+def lines(change: LayoutChange) -> list[Line]:
     """The lines of a resize: from each lane to itself where partitions stay, and from source to target of moves."""
     found = []
     for lane, (cell, later) in enumerate(zip(change.before.cells, change.after.cells, strict=True)):
@@ -198,7 +198,7 @@ def _middle(lane: int) -> int:
     return lane * _LANE_WIDTH + _LANE_WIDTH // 2
 
 
-def strip_box(change: Change) -> str:
+def strip_box(change: LayoutChange) -> str:
     return f"0 0 {len(change.after.cells) * _LANE_WIDTH} {_STRIP_HEIGHT}"
 
 

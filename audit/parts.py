@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from anabranch.audit.bounds import EVERYTHING, Bounds, Wanted
+from anabranch.audit.bounds import EVERYTHING, PartitionBounds, WantedPartitions
 from anabranch.audit.columns import Rows, SegmentSource
 from anabranch.audit.discovery import TopicFiles
 from anabranch.audit.files import open_file, why
@@ -33,7 +33,7 @@ from anabranch.protocol.records import RecordBatch
 Entries: TypeAlias = npt.NDArray[np.int32]
 _ENTRY_BYTES = 8
 SPLIT_BYTES = 64 * 1024 * 1024
-ALL = Wanted()
+ALL = WantedPartitions()
 
 
 class SegmentPart(NamedTuple):
@@ -46,7 +46,7 @@ class SegmentPart(NamedTuple):
     source: SegmentSource
     begin: int
     end: int | None
-    bounds: Bounds = EVERYTHING
+    bounds: PartitionBounds = EVERYTHING
 
 
 class MissingSegmentError(FileNotFoundError):
@@ -54,7 +54,7 @@ class MissingSegmentError(FileNotFoundError):
 
 
 def segment_parts(
-    topics: Iterable[TopicFiles], split_bytes: int = SPLIT_BYTES, wanted: Wanted = ALL
+    topics: Iterable[TopicFiles], split_bytes: int = SPLIT_BYTES, wanted: WantedPartitions = ALL
 ) -> Iterator[SegmentPart]:
     """The parts to read of these topics' segments. Reads the sizes of the files, and the indexes of large ones.
 
@@ -127,7 +127,7 @@ def alone_entry(entry: PartitionEntry) -> PartitionEntry:
     return PartitionEntry(entry.partition, entry.log_start_offset, entry.high_watermark, [], entry.layouts)
 
 
-def _ranges(path: str, base_offset: int, split_bytes: int, bounds: Bounds) -> Iterator[tuple[int, int | None]]:
+def _ranges(path: str, base_offset: int, split_bytes: int, bounds: PartitionBounds) -> Iterator[tuple[int, int | None]]:
     """The ranges of a segment, of about ``split_bytes`` each, that have records in ``bounds``.
 
     A small file, or a file without a readable index, has one range. A missing file, and a file in a directory that

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _POLL_S = 0.2
 
 
-class Progress(Protocol):
+class AuditProgress(Protocol):
     """Receives the progress of an audit."""
 
     def begin(self, part: str) -> None:
@@ -34,7 +34,7 @@ class Nobody:
 
 
 @contextlib.contextmanager
-def watched(spark: SparkSession, progress: Progress | None) -> Iterator[None]:
+def watched(spark: SparkSession, progress: AuditProgress | None) -> Iterator[None]:
     """Report tasks to ``progress``, on a thread of its own, until the end of the block."""
     if progress is None:
         yield

@@ -45,7 +45,7 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AuditRule:
     """A check: the DataFrames of its offences, and a function that computes its ``Decided`` from the totals."""
 
     name: str
@@ -55,7 +55,7 @@ class Rule:
 
 
 @dataclass
-class Found:
+class FoundRows:
     """The rows of a directory, and functions to read more.
 
     ``kept`` has the rows of the view ``summary``. ``read`` returns columns of the view ``checks``. ``copies`` is
@@ -111,7 +111,7 @@ class Found:
             self.committed.unpersist()
 
 
-def apply_rules(found: Found, first: int, totals: Callable[[], Totals]) -> list[Check]:
+def apply_rules(found: FoundRows, first: int, totals: Callable[[], Totals]) -> list[Check]:
     """Apply all rules. Each check keeps its ``first`` violations. ``totals`` waits for sums that are not ready yet."""
     rules, counts, summed = _applied(found, totals)
     named = _first([rule for rule in rules if rule.name in counts], first, found.tasks)
@@ -120,7 +120,7 @@ def apply_rules(found: Found, first: int, totals: Callable[[], Totals]) -> list[
 
 
 def _check(
-    rule: Rule,
+    rule: AuditRule,
     decided: Decided,
     counts: Mapping[str, int],
     named: Mapping[str, list[Violation]],
@@ -138,7 +138,7 @@ def _check(
     )
 
 
-def _applied(found: Found, totals: Callable[[], Totals]) -> tuple[list[Rule], dict[str, int], Totals]:
+def _applied(found: FoundRows, totals: Callable[[], Totals]) -> tuple[list[AuditRule], dict[str, int], Totals]:
     """The rules, the number of offences against each, and the totals.
 
     Most directories have no overlapping stretches, no keys out of order, and no transactions. The queries are planned
@@ -170,12 +170,12 @@ def _applied(found: Found, totals: Callable[[], Totals]) -> tuple[list[Rule], di
     return rules, counts, summed
 
 
-def _rules(found: Found) -> list[Rule]:
+def _rules(found: FoundRows) -> list[AuditRule]:
     return [*file_rules(found), *batch_rules(found), *record_rules(found), *consumer_rules(found)]
 
 
-def _assumption(name: str, against: DataFrame) -> Rule:
-    return Rule(name, "", lambda _: Decided(0), [against])
+def _assumption(name: str, against: DataFrame) -> AuditRule:
+    return AuditRule(name, "", lambda _: Decided(0), [against])
 
 
 def _unknown(name: str, unknown: str | None, unread: int) -> str | None:
@@ -186,7 +186,7 @@ def _unknown(name: str, unknown: str | None, unread: int) -> str | None:
     return f"{unknown}; {why}" if unknown else why
 
 
-def _counted(rules: Iterable[Rule], tasks: int | None) -> DataFrame:
+def _counted(rules: Iterable[AuditRule], tasks: int | None) -> DataFrame:
     """The number of offences against each rule, for rules with offences."""
     frames = [frame.select(F.lit(rule.name).alias("rule")) for rule in rules for frame in rule.offences]
     return _union(frames, tasks).groupBy("rule").count()
@@ -196,7 +196,7 @@ def _counts(counted: DataFrame) -> dict[str, int]:
     return {row["rule"]: row["count"] for row in counted.collect()}
 
 
-def _first(rules: Iterable[Rule], first: int, tasks: int | None) -> dict[str, list[Violation]]:
+def _first(rules: Iterable[AuditRule], first: int, tasks: int | None) -> dict[str, list[Violation]]:
     """Find the first offences against each rule in one query. Within each frame of a rule, they are in log order."""
     frames = [
         frame.select(F.lit(rule.name).alias("rule"), F.lit(number).alias("frame"), "*")
@@ -223,12 +223,12 @@ def _union(frames: Iterable[DataFrame], tasks: int | None) -> DataFrame:
 # ---------------------------------------------------------------- files
 
 
-def file_rules(found: Found) -> Iterator[Rule]:
-    yield Rule("segment files", checks.promise_of(file_checks.wrong_files), partial(_decide_files, found))
-    yield Rule("log ends", checks.promise_of(file_checks.wrong_log_ends), partial(_decide_log_ends, found))
+def file_rules(found: FoundRows) -> Iterator[AuditRule]:
+    yield AuditRule("segment files", checks.promise_of(file_checks.wrong_files), partial(_decide_files, found))
+    yield AuditRule("log ends", checks.promise_of(file_checks.wrong_log_ends), partial(_decide_log_ends, found))
 
 
-def _decide_files(found: Found, totals: Totals) -> Decided:
+def _decide_files(found: FoundRows, totals: Totals) -> Decided:
     declared = [copy for copy in found.copies if not copy.inferred]
     entries = [entry for copy in declared for entry in copy.manifest.partitions]
     violations = [x for copy in found.copies for x in file_checks.wrong_files(copy)]
@@ -242,7 +242,7 @@ def _decide_files(found: Found, totals: Totals) -> Decided:
     return Decided(sum(len(entry.segments) for entry in entries), unknown, violations=violations)
 
 
-def _decide_log_ends(found: Found, totals: Totals) -> Decided:
+def _decide_log_ends(found: FoundRows, totals: Totals) -> Decided:
     ends, open_ended = [], 0
     for copy in found.copies:
         replica = OF_LEADERS if copy.broker is None else copy.broker
@@ -264,7 +264,7 @@ def _decide_log_ends(found: Found, totals: Totals) -> Decided:
 # ---------------------------------------------------------------- batches
 
 
-def batch_rules(found: Found) -> Iterator[Rule]:
+def batch_rules(found: FoundRows) -> Iterator[AuditRule]:
     batches = found.kept.where("kind = 'row' and batch_start")
     leaders = batches.where(f"replica = {OF_LEADERS}")
     yield _rule("crc", checks.wrong_crcs, _all_batches, [checks.wrong_crcs(batches)])
@@ -310,7 +310,7 @@ def _all_batches(totals: Totals) -> Decided:
     return Decided(totals.every.batches)
 
 
-def _decide_leader_epochs(found: Found, totals: Totals) -> Decided:
+def _decide_leader_epochs(found: FoundRows, totals: Totals) -> Decided:
     wrong = [x for copy in found.copies for x in file_checks.wrong_leader_epochs(copy, _epochs_of(totals, copy))]
     return Decided(totals.every.batches, violations=wrong)
 
@@ -322,7 +322,7 @@ def _decide_sequences(totals: Totals, removed: str | None) -> Decided:
     return Decided(totals.of_leaders.sequenced, "; ".join(filter(None, (without, removed))) or None, plain)
 
 
-def _indexes(found: Found) -> Rule:
+def _indexes(found: FoundRows) -> AuditRule:
     def decide(totals: Totals) -> Decided:
         files, present, entries = (
             sum(row[name] for row in totals.indexes) for name in ("batches", "present", "records")
@@ -334,7 +334,7 @@ def _indexes(found: Found) -> Rule:
     return _rule("indexes", checks.untrue_index_entries, decide, [checks.untrue_index_entries(found.kept)])
 
 
-def _replicas(found: Found, batches: DataFrame) -> Rule:
+def _replicas(found: FoundRows, batches: DataFrame) -> AuditRule:
     topics = [topic for topic in found.topics if not topic.manifest.is_compacted]
     names = {topic.manifest.topic for topic in topics}
     alone = sum(len(topic.manifest.partitions) for topic in found.topics)
@@ -362,7 +362,7 @@ def _replicas(found: Found, batches: DataFrame) -> Rule:
 # ---------------------------------------------------------------- records
 
 
-def record_rules(found: Found) -> Iterator[Rule]:
+def record_rules(found: FoundRows) -> Iterator[AuditRule]:
     rows = found.kept.where(f"kind = 'row' and replica = {OF_LEADERS}")
     records = rows.where("offset is not null")
     # Without overlapping stretches no batch is repeated.
@@ -417,7 +417,7 @@ def _without_layout(records: int) -> str:
     return f"it is not known how many partitions the topic had when {written}"
 
 
-def _suspects(found: Found, records: DataFrame) -> DataFrame:
+def _suspects(found: FoundRows, records: DataFrame) -> DataFrame:
     """The records of keys whose summaries do not ascend, read again, and the records without an order value.
 
     Summaries include aborted records, so with transactions all records are read again.
@@ -434,14 +434,14 @@ def _suspects(found: Found, records: DataFrame) -> DataFrame:
     return readable.join(keys, ["topic", "key"], "left_semi").select(_OF_RECORDS).unionByName(unreadable)
 
 
-def _descending_keys(found: Found) -> DataFrame:
+def _descending_keys(found: FoundRows) -> DataFrame:
     return key_order.keys_that_do_not_ascend(found.kept.where(f"kind = 'key' and replica = {OF_LEADERS}"))
 
 
 # ---------------------------------------------------------------- consumers
 
 
-def consumer_rules(found: Found) -> Iterator[Rule]:
+def consumer_rules(found: FoundRows) -> Iterator[AuditRule]:
     going_back, early = deliveries.deliveries_that_go_back, deliveries.early_deliveries
     log = found.deliveries
     if log is None:
@@ -495,8 +495,10 @@ def _first_five(names: list[str]) -> str:
     return f"{', '.join(names[:5])}{more}"
 
 
-def _rule(name: str, rule: Callable[..., Any], decide: Callable[[Totals], Decided], offences: list[DataFrame]) -> Rule:
-    return Rule(name, checks.promise_of(rule), decide, offences)
+def _rule(
+    name: str, rule: Callable[..., Any], decide: Callable[[Totals], Decided], offences: list[DataFrame]
+) -> AuditRule:
+    return AuditRule(name, checks.promise_of(rule), decide, offences)
 
 
 def _by_policy(

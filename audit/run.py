@@ -16,11 +16,11 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 import anabranch
-from anabranch.audit.bounds import Wanted
+from anabranch.audit.bounds import WantedPartitions
 from anabranch.audit.class_archive import NO_ARCHIVE, ClassArchive
 from anabranch.audit.discovery import TopicFiles, discover, replica_files
 from anabranch.audit.order_field import OrderField
-from anabranch.audit.progress import Nobody, Progress, watched
+from anabranch.audit.progress import AuditProgress, Nobody, watched
 from anabranch.audit.report import AuditReport, Check, HotKey
 from anabranch.audit.segment_reader import MAX_DECOMPRESSED_BYTES
 from anabranch.protocol.plurals import counted
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from anabranch.audit import totals
-    from anabranch.audit.rules import Found
+    from anabranch.audit.rules import FoundRows
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # Most rows stay in Python. In a run of seconds, the JVM's optimising compiler and Spark's generated code take more time
@@ -71,7 +71,7 @@ def run_audit(
     first: int = FIRST_VIOLATIONS,
     consumer_log: str | Path | None = None,
     max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
-    progress: Progress | None = None,
+    progress: AuditProgress | None = None,
     classes: ClassArchive = NO_ARCHIVE,
 ) -> AuditReport:
     """Check an exported directory, or a log directory. Each check keeps its ``first`` violations.
@@ -254,12 +254,12 @@ def audit_with(
     *,
     consumer_log: str | Path | None = None,
     max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
-    progress: Progress | None = None,
+    progress: AuditProgress | None = None,
 ) -> AuditReport:
     """``run_audit`` on the caller's session. ``progress`` is called for parts, not for tasks."""
     from anabranch.audit.datasource import segment_frame
     from anabranch.audit.deliveries import read_deliveries
-    from anabranch.audit.rules import Found
+    from anabranch.audit.rules import FoundRows
     from anabranch.audit.totals import epochs_of
 
     reporter = progress or Nobody()
@@ -282,7 +282,7 @@ def audit_with(
     compared = {(x.manifest.topic, p.partition) for x in copies if x.broker is not None for p in x.manifest.partitions}
 
     def batches_of(partitions: dict[str, list[int]]) -> DataFrame:
-        return summary(topics=topics, selected=Wanted(partitions))
+        return summary(topics=topics, selected=WantedPartitions(partitions))
 
     kept = summary(topics=copies, merged=lambda *partition: partition not in compared).persist()
     found = None
@@ -294,7 +294,7 @@ def audit_with(
         segments = sum(len(x.segments) for copy in copies for x in copy.manifest.partitions)
         reporter.begin(f"reading {counted(segments, 'segment file', form=',')}")
         rows = kept.coalesce(max(spark.sparkContext.defaultParallelism, _size(copies) // BYTES_PER_TASK))
-        found = Found(spark, rows, read, topics, copies, order_by, log, batches_of)
+        found = FoundRows(spark, rows, read, topics, copies, order_by, log, batches_of)
         if _size(copies) < FEW_TASKS_BYTES:
             found.tasks = 2 * spark.sparkContext.defaultParallelism
         checks, sums, hot_keys = _judged(found, kept, first, reporter)
@@ -319,7 +319,7 @@ def audit_with(
 
 
 def _judged(
-    found: Found, unread: DataFrame, first: int, reporter: Progress
+    found: FoundRows, unread: DataFrame, first: int, reporter: AuditProgress
 ) -> tuple[list[Check], totals.Totals, list[HotKey]]:
     """The checks of ``found``, the sums of its rows, and the hot keys.
 

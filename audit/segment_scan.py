@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from fastcrc import crc32
 
-from anabranch.audit.bounds import EVERYTHING, Bounds
+from anabranch.audit.bounds import EVERYTHING, PartitionBounds
 from anabranch.audit.segment_reader import MAX_DECOMPRESSED_BYTES, describe_damaged_length, read_batch
 from anabranch.protocol.batch_layout import (
     CODEC_AT,
@@ -94,7 +94,7 @@ def scan(
     size_bytes: int,
     begin: int = 0,
     end: int | None = None,
-    bounds: Bounds = EVERYTHING,
+    bounds: PartitionBounds = EVERYTHING,
     max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> Iterator[Run]:
     """The batches of a segment of ``size_bytes`` that begin in ``[begin, end)``, up to the first damaged length.
@@ -157,7 +157,7 @@ def _read(file: BinaryIO, position: int, count: int) -> Bytes:
     return data[: there + len(PADDING)]
 
 
-def _may_be_in(bounds: Bounds, header: tuple[int, ...]) -> bool:
+def _may_be_in(bounds: PartitionBounds, header: tuple[int, ...]) -> bool:
     """Whether a batch may have records in these bounds; always True for a batch with another magic."""
     first = header[BASE_OFFSET]
     outside = first >= bounds.end_offset or first + header[LAST_OFFSET_DELTA] < bounds.first_offset

@@ -187,7 +187,7 @@ def measure(directory: Path, order_by: str, event_log: Path, consumer_log: Path 
         parts = kept.rdd.getNumPartitions()
         timed("scan", kept.count)
         sums = timed("totals", lambda: totals.totals(kept))
-        found = rules.Found(spark, kept, read, topics, copies, order_by, log, transactional=sums.transactional)
+        found = rules.FoundRows(spark, kept, read, topics, copies, order_by, log, transactional=sums.transactional)
         applied = [*rules.file_rules(found), *rules.batch_rules(found)]
         applied += timed("keys that do not ascend", lambda: list(rules.record_rules(found)))
         if log is not None:

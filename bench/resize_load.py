@@ -34,7 +34,7 @@ import anyio
 from anabranch import Admin, Consumer, NewTopic, Producer, TopicPartition
 from anabranch.demo.events import Event, event_of
 from anabranch.demo.hand_over import Flush, Resize, hand_overs, percentiles
-from anabranch.demo.verify import Observed
+from anabranch.demo.verify import ObservedRecord
 from anabranch.view.moves import moves
 from anabranch.view.resize import wait_until_resized
 from bench.measure import processor_ticks
@@ -59,7 +59,7 @@ class Recorder:
     """The deliveries to one member, and the times of its callbacks."""
 
     def __init__(self) -> None:
-        self.observed: list[Observed] = []
+        self.observed: list[ObservedRecord] = []
         self.flushes: list[Flush] = []
         # Brokers stamp records by the wall clock; all other times here are of the monotonic clock.
         self._wall_ahead_ns = time.time_ns() - time.monotonic_ns()
@@ -67,7 +67,9 @@ class Recorder:
     def take(self, record: Any) -> None:
         appended_ns = record.timestamp * 1_000_000 - self._wall_ahead_ns
         event = event_of(record.key, record.value)
-        self.observed.append(Observed(time.monotonic_ns(), record.partition, record.offset, event, 0, appended_ns))
+        self.observed.append(
+            ObservedRecord(time.monotonic_ns(), record.partition, record.offset, event, 0, appended_ns)
+        )
 
     def on_partition_key_maybe_revoked(self, partitions: Iterable[TopicPartition]) -> None:
         now_ns = time.monotonic_ns()

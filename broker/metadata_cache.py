@@ -47,7 +47,7 @@ class BrokerInfo:
 
 
 @dataclass(slots=True)
-class PartitionInfo:
+class CachedPartition:
     """A partition as the controller last described it."""
 
     leader: int
@@ -61,13 +61,13 @@ class PartitionInfo:
 
 
 @dataclass(slots=True)
-class TopicInfo:
+class CachedTopic:
     """A topic; ``partitions`` are kept in ascending order of their number."""
 
     topic_id: uuid.UUID = ZERO_UUID
     incarnation: int = NO_INCARNATION
     """Distinguishes the topic from others of the same name. The topic id does not: removals change it, too."""
-    partitions: dict[int, PartitionInfo] = field(default_factory=dict)
+    partitions: dict[int, CachedPartition] = field(default_factory=dict)
     initial_partition_count: int = NO_COUNT
     undeleted_partition_count: int = NO_COUNT
     layout_version: int = NO_LAYOUT_VERSION
@@ -109,8 +109,8 @@ class TopicInfo:
         return Layout(self.undeleted_partition_count, self.layout_version, self.initial_partition_count)
 
 
-def partition_info(state: UpdateMetadataPartitionState) -> PartitionInfo:
-    return PartitionInfo(
+def partition_info(state: UpdateMetadataPartitionState) -> CachedPartition:
+    return CachedPartition(
         state.leader,
         state.leader_epoch,
         state.isr,
@@ -126,7 +126,7 @@ class MetadataCache:
 
     def __init__(self) -> None:
         self.brokers: dict[int, BrokerInfo] = {}
-        self.topics: dict[str, TopicInfo] = {}
+        self.topics: dict[str, CachedTopic] = {}
         self._names: dict[uuid.UUID, str] = {}
         self._created: dict[TopicPartition, Creation] = {}
         self._deleted: dict[str, int] = {}
@@ -201,7 +201,7 @@ class MetadataCache:
         info = self.topics.get(topic)
         return None if info is None else len(info.partitions)
 
-    def partition(self, key: TopicPartition) -> PartitionInfo | None:
+    def partition(self, key: TopicPartition) -> CachedPartition | None:
         info = self.topics.get(key.topic)
         return None if info is None else info.partitions.get(key.partition)
 
@@ -257,7 +257,7 @@ class MetadataCache:
         }
         partitions = 0
         for state in request.topic_states:
-            described: dict[int, PartitionInfo] = {}
+            described: dict[int, CachedPartition] = {}
             for found in state.partition_states:
                 if found.leader != LEADER_DURING_DELETE:
                     described[found.partition_index] = partition_info(found)
@@ -269,7 +269,7 @@ class MetadataCache:
     def _update_topic(
         self,
         state: UpdateMetadataTopicState,
-        described: dict[int, PartitionInfo],
+        described: dict[int, CachedPartition],
         removed: dict[TopicPartition, int],
     ) -> None:
         name = state.topic_name
@@ -285,7 +285,7 @@ class MetadataCache:
                 topic.removed.clear()  # the removed partitions belonged to another topic
                 topic.removed_leader_epoch = NO_EPOCH
         if topic is None:
-            topic = TopicInfo()
+            topic = CachedTopic()
         if state.topic_id != ZERO_UUID:
             topic.topic_id = state.topic_id
         if state.topic_incarnation >= 0:
@@ -324,7 +324,7 @@ class MetadataCache:
             self.topics.pop(name, None)
             self._names.pop(topic.topic_id, None)
 
-    def _note_deleted(self, name: str, topic: TopicInfo) -> None:
+    def _note_deleted(self, name: str, topic: CachedTopic) -> None:
         epochs = (partition.leader_epoch for partition in topic.partitions.values())
         highest = max((topic.removed_leader_epoch, self._deleted.pop(name, NO_EPOCH), *epochs))
         self._deleted[name] = highest

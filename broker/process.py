@@ -12,7 +12,7 @@ import trio
 
 from anabranch.broker.config import BrokerConfig, ListenerAddress
 from anabranch.broker.dynamic_config import DynamicConfig
-from anabranch.broker.link.registration import Registration
+from anabranch.broker.link.registration import Registrar
 from anabranch.broker.net.dispatch import Dispatcher
 from anabranch.broker.net.server import Server
 from anabranch.broker.node import Node
@@ -92,7 +92,7 @@ async def _serve(
         node.nursery.start_soon(node.background.keep, "log-dir-failures", node.link.log_dir_failures.run)
         # A replica that falls behind leaves the ISR within one and a half times the allowed lag.
         node.nursery.start_soon(node.replicas.watch_lag, node.config.values.replica_lag_time_max_ms / 2000)
-        registration = Registration(
+        registration = Registrar(
             node.zk,
             node.config.broker_id,
             lambda: describe(node.config, server.advertised(), node.env.clock.now_ms()),
@@ -126,7 +126,7 @@ async def _serve(
         logger.info("broker.stopped", broker_id=node.config.broker_id)
 
 
-async def _stop(node: Node, server: Server, registration: Registration) -> None:
+async def _stop(node: Node, server: Server, registration: Registrar) -> None:
     logger.info("broker.stopping", broker_id=node.config.broker_id)
     if node.config.values.controlled_shutdown_enable:
         await hand_over(node, registration.epoch)

@@ -23,14 +23,14 @@ class CoordinatorAnswer(NamedTuple):
     readers: tuple[Reader, ...]
 
 
-class Limits(NamedTuple):
+class WithholdLimits(NamedTuple):
     """The greatest allowed age of an answer, and the longest wait for one group and one epoch."""
 
     lease_s: float
     max_withhold_s: float
 
 
-class Decision(NamedTuple):
+class WithholdDecision(NamedTuple):
     """The limit up to which each partition is served, and the waits that end because they lasted too long."""
 
     caps: dict[int, StockCap]
@@ -105,7 +105,9 @@ class WithheldTopic:
 
     # ------------------------------------------------------------ decisions
 
-    def decide(self, led: Collection[int], offsets_partitions: int, now: float, limits: Limits) -> Decision:
+    def decide(
+        self, led: Collection[int], offsets_partitions: int, now: float, limits: WithholdLimits
+    ) -> WithholdDecision:
         """Decide the limit up to which each led partition is served until the next decision."""
         requirements = self.requirements(led)
         of_any_group = requirements.waits(ReadProgress(self.facts, [ANY_GROUP]))
@@ -127,7 +129,9 @@ class WithheldTopic:
             waits += of_any_group
         caps = requirements.caps(self.facts, waits)
         fresh_until = min(asked_at.values(), default=now) + limits.lease_s
-        return Decision({p: StockCap(caps[p], fresh_until, at_least[p]) for p in caps}, let_go, coordinators_let_go)
+        return WithholdDecision(
+            {p: StockCap(caps[p], fresh_until, at_least[p]) for p in caps}, let_go, coordinators_let_go
+        )
 
     def since(self, wait: Wait) -> float:
         """The time when one of ``waits`` began."""
@@ -143,5 +147,5 @@ class WithheldTopic:
         ]
 
 
-def _is_fresh(answer: CoordinatorAnswer, now: float, limits: Limits) -> bool:
+def _is_fresh(answer: CoordinatorAnswer, now: float, limits: WithholdLimits) -> bool:
     return any(now < as_of + limits.lease_s for as_of in answer.as_of.values())

@@ -16,13 +16,13 @@ import trio
 
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.dynamic_config import DynamicConfig
-from anabranch.broker.link.lineage_reader import NOTHING_READ, LineageReader, Question
+from anabranch.broker.link.lineage_reader import NOTHING_READ, LineageQuestion, LineageReader
 from anabranch.broker.link.progress_reader import progress_reader
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.metrics.broker_metrics import BrokerMetrics
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.replica_manager import ReplicaManager
-from anabranch.broker.stock_consumer_decision import CoordinatorAnswer, Limits, WithheldTopic
+from anabranch.broker.stock_consumer_decision import CoordinatorAnswer, WithheldTopic, WithholdLimits
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.reader_answers import readers_in
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -138,7 +138,7 @@ class StockConsumerFacts:
         now = self._clock.monotonic()
         max_withhold_s = self._dynamic.topic_value(name, "ordered.delivery.stock.consumers.max.withhold.ms") / 1000
         coordinators = self._metadata.partition_count(OFFSETS_TOPIC) or 0
-        decision = topic.decide(partitions, coordinators, now, Limits(self._lease_s, max_withhold_s))
+        decision = topic.decide(partitions, coordinators, now, WithholdLimits(self._lease_s, max_withhold_s))
         for index, partition in partitions.items():
             before = partition.stock_cap.at(now)
             partition.stock_cap = decision.caps[index]
@@ -167,7 +167,7 @@ class StockConsumerFacts:
         """Read the lineages of the led partitions, and of all partitions named there, directly or indirectly."""
         unseen, seen = set(led), set[int]()
         while unseen:
-            questions = [Question(TopicPartition(name, p)) for p in sorted(unseen)]
+            questions = [LineageQuestion(TopicPartition(name, p)) for p in sorted(unseen)]
             unread = [question for question in questions if self._lineages.answer(question) is None]
             read = await self._lineages.read(unread) if unread else NOTHING_READ
             topic = self._topic(name, self._lineages.topic_incarnation(name, read))

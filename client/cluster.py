@@ -11,9 +11,9 @@ from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from anabranch.protocol.sentinels import NO_COUNT, NO_EPOCH, NO_INCARNATION, NO_LAYOUT_VERSION, NO_LEADER, NO_NODE
 from anabranch.protocol.types import ZERO_UUID, TopicPartition
-from anabranch.zk_schemas.partition_state import Layout
+from anabranch.zk_schemas.partition_state import PartitionLayout
 
-NO_LAYOUT = Layout(NO_COUNT, NO_LAYOUT_VERSION)
+NO_LAYOUT = PartitionLayout(NO_COUNT, NO_LAYOUT_VERSION)
 """The layout for a topic of a plain Kafka broker: batches of the topic name no layout."""
 
 
@@ -79,11 +79,11 @@ class TopicInfo:
         return count, count
 
     @property
-    def named_layout(self) -> Layout:
+    def named_layout(self) -> PartitionLayout:
         """The layout that a batch names in its Produce request if its records were placed by this description."""
         if self.undeleted_partition_count < 0 or self.layout_version < 0:
             return NO_LAYOUT
-        return Layout(self.undeleted_partition_count, self.layout_version)
+        return PartitionLayout(self.undeleted_partition_count, self.layout_version)
 
     def is_older_than(self, other: TopicInfo) -> bool:
         """Whether this description of the topic, or of an earlier topic of its name, is older than ``other``.

@@ -7,7 +7,7 @@ from functools import partial
 
 from anabranch.controller import appended_bytes, config_writes, stock_producer_reports
 from anabranch.controller.context import Context
-from anabranch.controller.effects import Ask, Decisions, Effects, R
+from anabranch.controller.effects import AskedReport, Decisions, Effects, R
 from anabranch.controller.events import ResizesDue, WatchedStateChanged
 from anabranch.controller.state_writes import take_state, write_states, write_together
 from anabranch.controller.states import PartitionStatus
@@ -17,7 +17,10 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import DeleteOp
 from anabranch.zk_schemas import paths
 
-_ASK = {Ask.STOCK_PRODUCERS: stock_producer_reports.ask, Ask.APPENDED_BYTES: appended_bytes.ask_for_some_time}
+_ASK = {
+    AskedReport.STOCK_PRODUCERS: stock_producer_reports.ask,
+    AskedReport.APPENDED_BYTES: appended_bytes.ask_for_some_time,
+}
 
 
 async def carry_out_all(context: Context, decisions: Decisions[R]) -> R:

@@ -20,7 +20,7 @@ from anabranch.zk_schemas.topic import TopicZnode
 R = TypeVar("R")
 
 
-class Ask(enum.Enum):
+class AskedReport(enum.Enum):
     """A report about the topic for which brokers are asked."""
 
     STOCK_PRODUCERS = enum.auto()
@@ -77,7 +77,7 @@ class Effects:
     """Brokers that stop: they become leader of no partition and join no ISR."""
     notify: Sequence[str] = ()
     """Configs that brokers are to read again, like ``topics/t``."""
-    asks: Sequence[Ask] = ()
+    asks: Sequence[AskedReport] = ()
     """Reports about the topic that brokers are asked for."""
     leader_and_isr: Sequence[TopicPartition] = ()
     """Partitions whose replicas get a LeaderAndIsr request."""

@@ -32,7 +32,7 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class FeatureFacts:
     """The facts by which updates are judged: the supported levels of the controller and of live brokers, and losses.
 
     ``lost(feature, level)`` describes the loss if the feature goes down to this level; empty if nothing is lost.
@@ -46,7 +46,7 @@ class Cluster:
 
 
 def judge(
-    finalized: Features, updates: Sequence[Update], cluster: Cluster
+    finalized: Features, updates: Sequence[Update], cluster: FeatureFacts
 ) -> tuple[Features, dict[str, KafkaError | None]]:
     """The finalized features after the updates, and each feature's error. The error is None if the update was applied.
 
@@ -102,7 +102,7 @@ def for_new_cluster(supported: Ranges) -> Features:
     )
 
 
-def _check(finalized: Features, update: Update, cluster: Cluster) -> None:
+def _check(finalized: Features, update: Update, cluster: FeatureFacts) -> None:
     """Check one update independently of the others. Raises ``KafkaError``."""
     name, level = update.feature, update.level
     if not name:
@@ -134,7 +134,7 @@ def _check(finalized: Features, update: Update, cluster: Cluster) -> None:
     _check_brokers(update, cluster)
 
 
-def _check_direction(found: FinalizedFeature, update: Update, cluster: Cluster) -> None:
+def _check_direction(found: FinalizedFeature, update: Update, cluster: FeatureFacts) -> None:
     name, level, current = update.feature, update.level, found.max_version_level
     downgrade = update.type is not UpgradeType.UPGRADE
     if level == current:
@@ -157,7 +157,7 @@ def _check_direction(found: FinalizedFeature, update: Update, cluster: Cluster) 
         _check_downgrade(update, cluster)
 
 
-def _check_downgrade(update: Update, cluster: Cluster) -> None:
+def _check_downgrade(update: Update, cluster: FeatureFacts) -> None:
     if blocked := cluster.blocked(update.feature, update.level):
         raise KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, blocked)
     if update.type is UpgradeType.SAFE_DOWNGRADE and (lost := cluster.lost(update.feature, update.level)):
@@ -166,7 +166,7 @@ def _check_downgrade(update: Update, cluster: Cluster) -> None:
         )
 
 
-def _check_brokers(update: Update, cluster: Cluster) -> None:
+def _check_brokers(update: Update, cluster: FeatureFacts) -> None:
     name, level = update.feature, update.level
     if not cluster.brokers:
         raise KafkaError(
@@ -184,7 +184,7 @@ def _check_brokers(update: Update, cluster: Cluster) -> None:
         )
 
 
-def _applied(finalized: Features, updates: Collection[Update], cluster: Cluster) -> Features:
+def _applied(finalized: Features, updates: Collection[Update], cluster: FeatureFacts) -> Features:
     features = dict(finalized.features)
     for update in updates:
         found = features.get(update.feature)

@@ -17,7 +17,7 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.broker_registration import BrokerRegistration
 from anabranch.zk_schemas.features import Features, FeaturesStatus
 from anabranch.zk_schemas.first_leader_epoch import FirstLeaderEpoch
-from anabranch.zk_schemas.partition_state import Layout, PartitionState
+from anabranch.zk_schemas.partition_state import PartitionLayout, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 
 
@@ -195,12 +195,12 @@ class TopicImage:
         """Losers and gainers of the resize in progress, or of the last one."""
         return moves_of(self.znode)
 
-    def layout(self, partition: int) -> Layout:
+    def layout(self, partition: int) -> PartitionLayout:
         """The layout in force at a partition: the stored layout, or without one the topic's first layout."""
         state = self.state(partition)
         if state is not None and state.layout is not None:
             return state.layout
-        return Layout(self.znode.initial_partition_count, 0)
+        return PartitionLayout(self.znode.initial_partition_count, 0)
 
     def has_acknowledged(self, partition: int) -> bool:
         """Whether the partition's leader has acknowledged the present leader epoch, and so also the layout."""

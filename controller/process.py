@@ -13,7 +13,7 @@ from anabranch.controller.config import ControllerConfig
 from anabranch.controller.controller_election import ensure_paths, find_mine, stand, wait_for_vacancy
 from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.metrics import ControllerMetrics
-from anabranch.controller.registration import Registration
+from anabranch.controller.registration import ControllerRegistration
 from anabranch.controller.server import serve
 from anabranch.controller.state_metrics import ImageMetrics
 from anabranch.controller.store import ControllerMovedError
@@ -49,7 +49,7 @@ async def run(
             if config.metrics_listener is not None:
                 await process.offer_metrics(config.metrics_listener, nursery, zk_latency)
             nursery.start_soon(serve, listener, lambda: process.active, config, process.background)
-            nursery.start_soon(Registration(env.zk, process.described()).run)
+            nursery.start_soon(ControllerRegistration(env.zk, process.described()).run)
             if on_ready is not None:
                 on_ready(config.host, listener.port)
             await process.stand_for_ever(env.zk)

@@ -17,7 +17,7 @@ from anabranch.zk_schemas.controller import ControllerZnode
 logger = structlog.get_logger(__name__)
 
 
-class Registration:
+class ControllerRegistration:
     """Keeps ``/controllers/<id>`` while the session lasts, and creates it again in the next session.
 
     If another session owns the znode, the znode is replaced, but only once in each session of this process. The owner

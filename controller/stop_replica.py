@@ -10,7 +10,7 @@ from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 
 
-class Deletion(NamedTuple):
+class ReplicaDeletion(NamedTuple):
     """The response of ``broker`` about a replica that the broker had to delete in ``leader_epoch``.
 
     ``error`` 0 means that the replica is deleted. ``log_end_offset`` is -1 if the log end is not known.
@@ -24,12 +24,12 @@ class Deletion(NamedTuple):
     log_end_offset: int
 
 
-def deletions(event: BrokerAnswered) -> list[Deletion]:
+def deletions(event: BrokerAnswered) -> list[ReplicaDeletion]:
     """The replicas that a request asked to delete, in order of the request."""
     request = cast(StopReplicaRequest, event.request)
     answers = {(e.topic_name, e.partition_index): e for e in event.response.partition_errors}
     return [
-        Deletion(
+        ReplicaDeletion(
             tp := TopicPartition(topic.topic_name, asked.partition_index),
             event.broker.id,
             asked.leader_epoch,

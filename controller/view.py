@@ -14,7 +14,7 @@ from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.key_placement import is_doubled
 from anabranch.protocol.sentinels import NO_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
-from anabranch.zk_schemas.partition_state import Layout as StoredLayout
+from anabranch.zk_schemas.partition_state import PartitionLayout as StoredLayout
 from anabranch.zk_schemas.topic import TopicZnode
 from anabranch.zk_schemas.znode import NO_ID
 

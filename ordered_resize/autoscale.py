@@ -63,7 +63,7 @@ class Measured(NamedTuple):
         return self.appended_bytes * 1000 / self.elapsed_ms if self.elapsed_ms > 0 else 0.0
 
 
-class Decision(NamedTuple):
+class CountDecision(NamedTuple):
     """``wanted``: the count that the topic should have; None: no change. ``waits``: why a change waits."""
 
     wanted: int | None
@@ -71,23 +71,23 @@ class Decision(NamedTuple):
     waits: tuple[str, ...] = ()
 
 
-def decide(policy: Policy, initial: int, count: int, measured: Measured) -> Decision:
+def decide(policy: Policy, initial: int, count: int, measured: Measured) -> CountDecision:
     """The decision for a topic of ``count`` partitions, created with ``initial``."""
     if policy.unsuited:
-        return Decision(None, f"the controller does not choose the count of a topic with {policy.unsuited}")
+        return CountDecision(None, f"the controller does not choose the count of a topic with {policy.unsuited}")
     if problem := bounds_problem(policy, initial):
-        return Decision(None, problem)
+        return CountDecision(None, problem)
     cooldown = _lacks("the cool-down", measured.unchanged_ms, policy.cooldown_ms, "autoscale.cooldown.ms")
     partitions_are = f"{counted(count, 'partition')} {one_or_many(count, 'is', 'are')}"
     if count < policy.min_partitions:
         why = f"{partitions_are} below autoscale.min.partitions={policy.min_partitions}"
-        return Decision(_at_least(initial, policy.min_partitions), why, cooldown)
+        return CountDecision(_at_least(initial, policy.min_partitions), why, cooldown)
     if count > policy.max_partitions:
         why = f"{partitions_are} above autoscale.max.partitions={policy.max_partitions}"
-        return Decision(_below(initial, policy.max_partitions + 1), why, cooldown)
+        return CountDecision(_below(initial, policy.max_partitions + 1), why, cooldown)
     window = _lacks("the window", measured.elapsed_ms, policy.window_ms, "autoscale.window.ms")
     wanted, why = _by_rate(policy, initial, count, measured)
-    return Decision(wanted, why, cooldown + window)
+    return CountDecision(wanted, why, cooldown + window)
 
 
 def bounds_problem(policy: Policy, initial: int) -> str:

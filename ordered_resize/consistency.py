@@ -15,7 +15,7 @@ from anabranch.ordered_resize.layout import moves
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.key_placement import ancestors
 from anabranch.protocol.sentinels import NO_EPOCH
-from anabranch.zk_schemas.partition_state import Layout, LineageEntry, PartitionState
+from anabranch.zk_schemas.partition_state import LineageEntry, PartitionLayout, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 
 PROVEN = ("initial_partition_count", "undeleted_partition_count", "layout_version", "last_leader_epochs")
@@ -55,7 +55,7 @@ def as_served(snapshot: Snapshot) -> TopicZnode:
     This view must not be written, because the stored znode may be the right one.
     """
     topic, states = snapshot.topic, snapshot.states
-    first = Layout(topic.initial_partition_count, 0)
+    first = PartitionLayout(topic.initial_partition_count, 0)
     newest = max(
         (stored for p in states if (stored := snapshot.stored(p))), key=lambda s: s.layout_version, default=first
     )
@@ -118,10 +118,10 @@ def _bad_state(snapshot: Snapshot, p: int, state: PartitionState) -> Iterator[st
         field = "layout" if small[0] is stored else "before"
         yield f"{field} is {_shown(small[0])}, fewer than the {initial} that the topic was created with"
         return
-    goal = Layout(topic.undeleted_partition_count, topic.layout_version)
+    goal = PartitionLayout(topic.undeleted_partition_count, topic.layout_version)
     before = topic.previous_undeleted_partition_count
     is_moving = before is not None and before != goal.undeleted_partition_count
-    prior = Layout(before, goal.layout_version - 1) if before is not None and is_moving else None
+    prior = PartitionLayout(before, goal.layout_version - 1) if before is not None and is_moving else None
     if prior is not None and p < prior.undeleted_partition_count:
         replaced = state.before.layout if state.before is not None else None
         if stored == goal and replaced != prior:
@@ -139,7 +139,7 @@ def _bad_state(snapshot: Snapshot, p: int, state: PartitionState) -> Iterator[st
         yield from _against_cancel(p, had, goal, initial)
 
 
-def _against_cancel(p: int, had: list[Layout], goal: Layout, initial: int) -> Iterator[str]:
+def _against_cancel(p: int, had: list[PartitionLayout], goal: PartitionLayout, initial: int) -> Iterator[str]:
     """Contradictions in a topic where no keys move, because the last resize was cancelled or there was none."""
     stored, version = had[0], goal.layout_version
     for layout in (layout for layout in had if layout.layout_version == version - 1):
@@ -149,7 +149,7 @@ def _against_cancel(p: int, had: list[Layout], goal: Layout, initial: int) -> It
     if (
         is_counted
         and stored.layout_version < version - 1
-        and stored != Layout(goal.undeleted_partition_count, version - 2)
+        and stored != PartitionLayout(goal.undeleted_partition_count, version - 2)
     ):
         yield f"layout is {_shown(stored)}, too old for the topic's ({_shown(goal)})"
 
@@ -184,7 +184,7 @@ def _early_end(snapshot: Snapshot) -> Iterator[str]:
         yield f"partition {left[0]}: {lacks} over by finished_layout_version {finished}"
 
 
-def _shown(layout: Layout) -> str:
+def _shown(layout: PartitionLayout) -> str:
     return f"{layout.undeleted_partition_count} partitions in version {layout.layout_version}"
 
 

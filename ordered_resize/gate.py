@@ -46,7 +46,7 @@ MOVES: Final[Mapping[tuple[GateState, GateState], str]] = MappingProxyType(
 """Every move except WAITING to OPEN: a batch that waited is not delivered before a load."""
 
 
-class Ask(enum.Enum):
+class QuestionKind(enum.Enum):
     """The kinds of questions."""
 
     LINEAGE = "25301, answered with at least this leader epoch"
@@ -58,7 +58,7 @@ class Ask(enum.Enum):
 class Question(NamedTuple):
     """A question; ``epoch`` is -1 if it is about no epoch."""
 
-    ask: Ask
+    ask: QuestionKind
     partition: int
     epoch: int = NO_EPOCH
 
@@ -208,7 +208,7 @@ class Gate:
         """The questions whose answers may open the gate for a next batch of this leader epoch."""
         facts, known = self.facts, self.facts.lineages.get(partition)
         if known is None or not knows_batch(known, epoch):
-            return [Question(Ask.LINEAGE, partition, epoch)]
+            return [Question(QuestionKind.LINEAGE, partition, epoch)]
         if epoch <= self.cap(partition):
             return []
         needed = self._needed(partition, known)
@@ -278,17 +278,17 @@ def _missing(facts: Facts, q: int, f: int, highest: int) -> list[Question]:
     """The questions about a partition that has to be processed up to the end of epoch ``f``."""
     known = facts.lineages.get(q)
     if known is None or not is_fresh(known, f):
-        return [Question(Ask.LINEAGE, q, f)]
+        return [Question(QuestionKind.LINEAGE, q, f)]
     if is_processed(facts, q, f):
         return []
     ends = facts.ends.get(q, {})
-    asked = [Question(Ask.POSITION, q)]
+    asked = [Question(QuestionKind.POSITION, q)]
     if q in facts.missing:
-        asked.append(Question(Ask.LINEAGE, q, f))  # the partition may have been removed
+        asked.append(Question(QuestionKind.LINEAGE, q, f))  # the partition may have been removed
     if highest not in ends and is_fresh(known, highest):
-        asked.append(Question(Ask.END, q, highest))
+        asked.append(Question(QuestionKind.END, q, highest))
     elif f not in ends:
-        asked.append(Question(Ask.END, q, f))
+        asked.append(Question(QuestionKind.END, q, f))
     if log_start_counts(facts, q):
-        asked.append(Question(Ask.LOG_START, q))
+        asked.append(Question(QuestionKind.LOG_START, q))
     return asked

@@ -47,7 +47,7 @@ class Verdict(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ResizeLimits:
     """Limits on the result of one resize."""
 
     max_partitions: int = MAX_PARTITIONS
@@ -62,7 +62,7 @@ class Setting:
 
     assign: Assign = field(default=lambda new: {})
     """Chooses replicas for new partitions. Raises if there are too few brokers at the moment."""
-    limits: Limits = field(default_factory=Limits)
+    limits: ResizeLimits = field(default_factory=ResizeLimits)
     is_internal: bool = False
     is_compacted: bool = False
     marked: Marked = Marked.EXPIRED
@@ -250,14 +250,14 @@ def _judge(case: Case) -> Verdict:
     return Verdict(VerdictKind.ACCEPT, case.queued, later if is_assigned else "")
 
 
-class Rule(NamedTuple):
+class ResizeRule(NamedTuple):
     """A rule. ``why`` returns a sentence about its violation, or None."""
 
     code: ErrorCode
     why: Callable[[Case], str | None]
 
 
-def _refusal(case: Case, rules: Sequence[Rule]) -> Verdict | None:
+def _refusal(case: Case, rules: Sequence[ResizeRule]) -> Verdict | None:
     for rule in rules:
         if why := rule.why(case):
             return _refused(rule.code, why)
@@ -383,23 +383,23 @@ def _states_unreadable(partitions: Sequence[int]) -> str:
 
 
 EDITS: Final = (
-    Rule(ErrorCode.INVALID_REQUEST, _fixed),
-    Rule(ErrorCode.INVALID_REQUEST, _replicas),
-    Rule(ErrorCode.INVALID_REQUEST, _one_count),
-    Rule(ErrorCode.INVALID_REQUEST, _internal),
+    ResizeRule(ErrorCode.INVALID_REQUEST, _fixed),
+    ResizeRule(ErrorCode.INVALID_REQUEST, _replicas),
+    ResizeRule(ErrorCode.INVALID_REQUEST, _one_count),
+    ResizeRule(ErrorCode.INVALID_REQUEST, _internal),
 )
 """Rules for every request and edit."""
 RULES: Final = (
-    Rule(ErrorCode.INVALID_PARTITIONS, _count),
-    Rule(ErrorCode.POLICY_VIOLATION, _emptied),
-    Rule(ErrorCode.INVALID_PARTITIONS, _size),
+    ResizeRule(ErrorCode.INVALID_PARTITIONS, _count),
+    ResizeRule(ErrorCode.POLICY_VIOLATION, _emptied),
+    ResizeRule(ErrorCode.INVALID_PARTITIONS, _size),
 )
 """Rules for a resize, whenever it begins."""
-REASSIGNED: Final = Rule(ErrorCode.REASSIGNMENT_IN_PROGRESS, _reassigned)
+REASSIGNED: Final = ResizeRule(ErrorCode.REASSIGNMENT_IN_PROGRESS, _reassigned)
 """A topic is either reassigned or resized, also while the leaders have not answered the reassignment."""
 MOMENTS: Final = (
-    Rule(ErrorCode.POLICY_VIOLATION, _not_now),
+    ResizeRule(ErrorCode.POLICY_VIOLATION, _not_now),
     REASSIGNED,
-    Rule(ErrorCode.POLICY_VIOLATION, _unreadable),
+    ResizeRule(ErrorCode.POLICY_VIOLATION, _unreadable),
 )
 """Rules for a resize that would begin at once. A queued resize waits until these rules are met."""

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from anabranch.protocol.key_placement import ancestor_below, place
-from anabranch.zk_schemas.partition_state import Layout as StoredLayout
+from anabranch.zk_schemas.partition_state import PartitionLayout as StoredLayout
 from anabranch.zk_schemas.topic import TopicZnode
 
 

@@ -23,7 +23,7 @@ def readers_in(groups: Iterable[TopicReadersResponseGroup]) -> Iterable[Reader]:
 
 
 @dataclass(frozen=True)
-class Group:
+class ReadingGroup:
     """A group that may read a topic, as ``coordinator`` answered."""
 
     coordinator: int
@@ -52,7 +52,7 @@ def live_reports_count(partition: TopicReadersResponsePartition) -> bool:
     return partition.is_reported
 
 
-def reader_of(group: Group, is_reported: Reports, only: int | None = None) -> Reader:
+def reader_of(group: ReadingGroup, is_reported: Reports, only: int | None = None) -> Reader:
     """The group as ``ordered_resize`` judges it; with ``only``, what it has read of this partition."""
     answer, partitions = group.answer, group.partitions
     if only is not None:

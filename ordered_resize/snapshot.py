@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from anabranch.ordered_resize.layout import Layout, Moves, moves
 from anabranch.protocol.sentinels import NO_EPOCH, NO_TIMESTAMP
-from anabranch.zk_schemas.partition_state import Layout as StoredLayout
+from anabranch.zk_schemas.partition_state import PartitionLayout as StoredLayout
 from anabranch.zk_schemas.partition_state import PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 from anabranch.zk_schemas.znode import NO_ID

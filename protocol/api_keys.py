@@ -15,7 +15,7 @@ from typing import Final, cast
 
 from anabranch.protocol.message import Message
 from anabranch.protocol.schema import LATEST
-from anabranch.protocol.schema import Message as Table
+from anabranch.protocol.schema import MessageSchema as Table
 
 
 class ApiKey(enum.IntEnum):

@@ -17,7 +17,7 @@ from anabranch.protocol.decode_budget import (
     UUID_BYTES,
     VIEW_BYTES,
 )
-from anabranch.protocol.generate_source import Source, python_type
+from anabranch.protocol.generate_source import ModuleSource, python_type
 from anabranch.protocol.schema import FIXED_FORMATS, FIXED_SIZES, Field, min_bytes, plain_fields, tagged_fields
 
 
@@ -27,7 +27,7 @@ class DecoderWriter:
     With ``in_steps`` it yields after each item of an array, and charges all objects to ``budget``, a ``DecodeBudget``.
     """
 
-    def __init__(self, source: Source, version: int, flexible: bool, in_steps: bool = False) -> None:
+    def __init__(self, source: ModuleSource, version: int, flexible: bool, in_steps: bool = False) -> None:
         self.source = source
         self.version = version
         self.flexible = flexible
@@ -264,7 +264,7 @@ def struct_bytes(fields: Sequence[Field], version: int) -> int:
     return total
 
 
-def write_tag_decoder(source: Source, name: str, f: Field, version: int, in_steps: bool = False) -> None:
+def write_tag_decoder(source: ModuleSource, name: str, f: Field, version: int, in_steps: bool = False) -> None:
     """Write the function that decodes the value of a tagged field. The value must use all of the field's bytes."""
     writer = DecoderWriter(source, version, True, in_steps)
     if f.fields and not f.is_array:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anabranch.protocol.generate_decode import dotted
-from anabranch.protocol.generate_source import Source, python_type, steps_of
+from anabranch.protocol.generate_source import ModuleSource, python_type, steps_of
 from anabranch.protocol.schema import FIXED_FORMATS, Field, plain_fields, required_elsewhere, tagged_fields
 
 
 class EncoderWriter:
     """Writes the encoder of one layout of one message; with ``in_steps`` it yields after each item of an array."""
 
-    def __init__(self, source: Source, version: int, flexible: bool, in_steps: bool = False) -> None:
+    def __init__(self, source: ModuleSource, version: int, flexible: bool, in_steps: bool = False) -> None:
         self.source = source
         self.version = version
         self.flexible = flexible
@@ -166,7 +166,7 @@ class EncoderWriter:
                 source.line("    out += tagged")
 
 
-def write_tag_encoder(source: Source, name: str, f: Field, version: int) -> None:
+def write_tag_encoder(source: ModuleSource, name: str, f: Field, version: int) -> None:
     """Write the function that encodes the value of a tagged field."""
     writer = EncoderWriter(source, version, True)
     # A struct is only encoded when it is set.

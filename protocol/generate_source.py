@@ -21,7 +21,7 @@ _PYTHON_TYPES = {
     "records": "Part",
 }
 
-TagWriter = Callable[["Source", str, Field, int], None]
+TagWriter = Callable[["ModuleSource", str, Field, int], None]
 
 
 def python_type(f: Field) -> str:
@@ -37,7 +37,7 @@ def steps_of(result: str) -> str:
     return f"Generator[None, None, {result}]"
 
 
-class Source:
+class ModuleSource:
     """The lines of one generated module, and the constants and functions they refer to."""
 
     def __init__(self, tag_writers: dict[str, TagWriter]) -> None:
@@ -85,7 +85,7 @@ class Source:
             while name in self.tag_functions.values():
                 name += "_"
             self.tag_functions[key] = name
-            inner = Source(self.tag_writers)
+            inner = ModuleSource(self.tag_writers)
             inner.struct_formats = self.struct_formats
             inner.tag_functions = self.tag_functions
             inner.tag_lines = self.tag_lines

@@ -41,11 +41,11 @@ def pieces(cls: type[Message], version: int, path: tuple[str, ...]) -> Pieces:
     # Most processes never see a large request, and need none of these.
     from anabranch.protocol.generate_decode import dotted
     from anabranch.protocol.generate_encode import EncoderWriter, write_tag_encoder
-    from anabranch.protocol.generate_source import Source
+    from anabranch.protocol.generate_source import ModuleSource
 
     table = table_named(cls.TABLE)
     flexible = table.is_flexible(version)
-    source = Source({"encode": write_tag_encoder})
+    source = ModuleSource({"encode": write_tag_encoder})
 
     def write(name: str, owner: Sequence[Field], part: Sequence[Field], where: str, *, is_start: bool) -> None:
         """Write the function that encodes the fields ``part``, which stand before or after an array of their struct."""

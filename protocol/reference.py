@@ -71,7 +71,7 @@ class CompactLength(construct.Adapter):
         return obj + 1
 
 
-class Counted(construct.Construct):
+class CountedItems(construct.Construct):
     """A length, and as many items of at least ``least`` bytes each. The length is checked before the items are read."""
 
     def __init__(self, length: construct.Construct, least: int, nullable: bool) -> None:
@@ -108,14 +108,14 @@ class Counted(construct.Construct):
         stream.write(bytes(items))
 
 
-class BytesField(Counted):
+class BytesField(CountedItems):
     """Bytes, or a record set."""
 
     def __init__(self, flexible: bool, nullable: bool) -> None:
         super().__init__(CompactLength() if flexible else construct.Int32sb, 1, nullable)
 
 
-class StringField(Counted):
+class StringField(CountedItems):
     """A UTF-8 string."""
 
     def __init__(self, flexible: bool, nullable: bool) -> None:
@@ -132,7 +132,7 @@ class StringField(Counted):
             raise BoundError(f"not UTF-8: {error}", path=path) from error
 
 
-class ArrayField(Counted):
+class ArrayField(CountedItems):
     """An array of ``element``."""
 
     def __init__(self, element: construct.Construct, least: int, flexible: bool, nullable: bool) -> None:

@@ -102,7 +102,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class MessageSchema:
     """A top-level message: a request, a response, or the content of a record. Made by :func:`message`."""
 
     name: str
@@ -150,15 +150,17 @@ def field(
     return Field(name, type, Versions.parse(versions), Versions.parse(nullable), default, ignorable, tag, tuple(fields))
 
 
-def message(name: str, *, versions: str, flexible: str = "none", fields: Sequence[Field], api_key: int = -1) -> Message:
+def message(
+    name: str, *, versions: str, flexible: str = "none", fields: Sequence[Field], api_key: int = -1
+) -> MessageSchema:
     """A table. ``versions`` is the range that is implemented, ``flexible`` the versions with tagged fields."""
-    made = Message(name, api_key, Versions.parse(versions), Versions.parse(flexible), tuple(fields))
+    made = MessageSchema(name, api_key, Versions.parse(versions), Versions.parse(flexible), tuple(fields))
     for version in made.versions:
         _check(made, made.fields, version, name)
     return made
 
 
-def _check(table: Message, fields: Sequence[Field], version: int, where: str) -> None:
+def _check(table: MessageSchema, fields: Sequence[Field], version: int, where: str) -> None:
     tags = [f.tag for f in fields if f.tag is not None and version in f.versions]
     if tags != sorted(set(tags)):
         raise TableError(f"{where} v{version}: tags must ascend")
@@ -207,7 +209,7 @@ def _min_value_bytes(type: str, flexible: bool) -> int:
 Layout = tuple[object, ...]
 
 
-def layout(table: Message, version: int) -> Layout:
+def layout(table: MessageSchema, version: int) -> Layout:
     """The layout that determines a version's bytes: two versions with equal layouts share one codec."""
     return (table.is_flexible(version), _layout(table.fields, version))
 
@@ -220,9 +222,9 @@ def _layout(fields: Sequence[Field], version: int) -> Layout:
     )
 
 
-def table_named(reference: str) -> Message:
+def table_named(reference: str) -> MessageSchema:
     """The table for a message class's ``TABLE``: ``module:NAME`` under ``protocol.messages``."""
     module, _, constant = reference.partition(":")
     found = getattr(importlib.import_module(f"anabranch.protocol.messages.{module}"), constant)
-    assert isinstance(found, Message)
+    assert isinstance(found, MessageSchema)
     return found

@@ -93,12 +93,12 @@ def _made(cls: type[Message], version: int, *, decodes: bool) -> Any:
     # Most processes never see a large message, and need none of these.
     from anabranch.protocol.generate_decode import DecoderWriter, write_tag_decoder
     from anabranch.protocol.generate_encode import EncoderWriter, write_tag_encoder
-    from anabranch.protocol.generate_source import Source
+    from anabranch.protocol.generate_source import ModuleSource
     from anabranch.protocol.schema import table_named
 
     table = table_named(cls.TABLE)
     write_decoder = functools.partial(write_tag_decoder, in_steps=True)
-    source = Source({"decode": write_decoder, "encode": write_tag_encoder})
+    source = ModuleSource({"decode": write_decoder, "encode": write_tag_encoder})
     writer = (DecoderWriter if decodes else EncoderWriter)(source, version, table.is_flexible(version), in_steps=True)
     writer.function("in_steps", table.fields, table.name)
     lines = ["from __future__ import annotations"]

@@ -1,7 +1,7 @@
 """The offsets of a Spark stream, and its errors; each source has its own JSON for them in Spark's checkpoint.
 
-``Position.offset`` is the next one to read. A micro-batch begins at the end of the previous one, unless ``begin`` is
-given: in the first micro-batch, in a new partition, and after lost records.
+``StreamPosition.offset`` is the next one to read. A micro-batch begins at the end of the previous one, unless ``begin``
+is given: in the first micro-batch, in a new partition, and after lost records.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class DataLossError(Exception):
     """Records that the stream has not read no longer exist."""
 
 
-class Position(NamedTuple):
+class StreamPosition(NamedTuple):
     """The next position of a partition."""
 
     offset: int
@@ -32,7 +32,7 @@ class Position(NamedTuple):
     begin: int = -1
     """The offset at which the micro-batch begins; -1: at the end of the previous micro-batch."""
 
-    def begins(self, before: Position | None) -> int:
+    def begins(self, before: StreamPosition | None) -> int:
         """The first offset of the micro-batch that ends here; ``before`` is the end of the previous micro-batch."""
         if self.begin >= 0:
             return self.begin
@@ -47,7 +47,7 @@ class TopicPositions:
     incarnation: int = NO_INCARNATION
     """Distinguishes the topic from another one of the same name; -1 when the source does not provide it."""
     layout_version: int = -1
-    partitions: Mapping[int, Position] = field(default_factory=dict)
+    partitions: Mapping[int, StreamPosition] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Offsets:
     topics: Mapping[str, TopicPositions]
     is_initial: bool = False
 
-    def position(self, topic: str, partition: int) -> Position | None:
+    def position(self, topic: str, partition: int) -> StreamPosition | None:
         known = self.topics.get(topic)
         return known.partitions.get(partition) if known is not None else None
 

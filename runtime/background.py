@@ -46,7 +46,7 @@ class LoopTime:
 
 
 @dataclass(slots=True)
-class Failure:
+class ItemFailure:
     """A failing item. ``times`` counts failures in a row; ``retry_at``, ``failed_at`` are of ``clock.monotonic()``."""
 
     task: str
@@ -69,7 +69,7 @@ class Background:
     def __init__(self, clock: Monotonic | None = None, *, propagate_bugs: bool = False) -> None:
         self._clock: Monotonic = clock or LoopTime()
         self._propagate_bugs = propagate_bugs
-        self._failing: dict[tuple[str, str], Failure] = {}
+        self._failing: dict[tuple[str, str], ItemFailure] = {}
         self.sources: list[Callable[[], list[str]]] = []
         """Functions that return further faults, one line each. These faults are not retried."""
         self.failures = Counter(
@@ -118,7 +118,7 @@ class Background:
         pause_s = min(longest_s, FIRST_PAUSE_S * float(2 ** min(times - 1, 20)))
         if len(self._failing) >= MAX_FAILING:
             del self._failing[next(iter(self._failing))]
-        self._failing[key] = Failure(*key, _text(error), times, now, now + pause_s)
+        self._failing[key] = ItemFailure(*key, _text(error), times, now, now + pause_s)
         self._count(task, key[1], error, times=times, retry_s=pause_s)
         return pause_s
 
@@ -142,7 +142,7 @@ class Background:
         for key in [key for key in self._failing if key[1] == str(item)]:
             del self._failing[key]
 
-    def failing(self) -> list[Failure]:
+    def failing(self) -> list[ItemFailure]:
         """The items that fail now, in the order of their last tries."""
         oldest = self._clock.monotonic() - FORGOTTEN_AFTER_S
         self._failing = {key: known for key, known in self._failing.items() if known.failed_at >= oldest}
@@ -152,7 +152,7 @@ class Background:
         """The faults that are not retried, one line each."""
         return [line for source in self.sources for line in source()]
 
-    def line(self, failure: Failure) -> str:
+    def line(self, failure: ItemFailure) -> str:
         """The failure as a line for an operator."""
         return failure.describe(self._clock.monotonic())
 

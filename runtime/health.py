@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import SessionState, ZkStore
-from anabranch.runtime.http_listener import Answer, json_answer
+from anabranch.runtime.http_listener import HttpAnswer, json_answer
 from anabranch.runtime.loop_lag import LoopLag
 
 
@@ -48,11 +48,11 @@ class Health:
     def problems(self) -> list[Problem]:
         return [problem for check in self.checks for problem in check()]
 
-    async def live(self, _query: str) -> Answer:
+    async def live(self, _query: str) -> HttpAnswer:
         """200, which shows that the loop serves."""
         return json_answer(200, {**self._who, "status": "live", "uptime_s": round(self._uptime_s(), 3)})
 
-    async def ready(self, query: str) -> Answer:
+    async def ready(self, query: str) -> HttpAnswer:
         """200 while the process can do its work, 503 otherwise, with all problems."""
         found = self.problems()
         is_strict = "strict" in parse_qs(query, keep_blank_values=True)

@@ -31,7 +31,7 @@ _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """A response."""
 
     status: int
@@ -39,27 +39,27 @@ class Answer(NamedTuple):
     body: bytes
 
 
-Handler = Callable[[str], Awaitable[Answer]]
+Handler = Callable[[str], Awaitable[HttpAnswer]]
 """Returns the response to a request with this query string."""
 
 
 def metrics_handler(metrics: Metrics) -> Handler:
     """The handler that returns Prometheus' text; other tasks run between its pieces."""
 
-    async def answer(_query: str) -> Answer:
+    async def answer(_query: str) -> HttpAnswer:
         pieces = []
         for piece in metrics.render_in_steps():
             if piece is None:
                 await trio.lowlevel.checkpoint()
             else:
                 pieces.append(piece)
-        return Answer(200, CONTENT_TYPE_PLAIN_0_0_4, b"".join(pieces))
+        return HttpAnswer(200, CONTENT_TYPE_PLAIN_0_0_4, b"".join(pieces))
 
     return answer
 
 
-def json_answer(status: int, content: Any) -> Answer:
-    return Answer(status, _JSON, json.dumps(content, indent=1).encode() + b"\n")
+def json_answer(status: int, content: Any) -> HttpAnswer:
+    return HttpAnswer(status, _JSON, json.dumps(content, indent=1).encode() + b"\n")
 
 
 class HttpListener:
@@ -149,7 +149,7 @@ class HttpListener:
             request = await self._next_request(connection, stream, scope)
         except h11.RemoteProtocolError as error:
             if connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                refusal = Answer(error.error_status_hint, _TEXT, f"not a valid request: {error}\n".encode())
+                refusal = HttpAnswer(error.error_status_hint, _TEXT, f"not a valid request: {error}\n".encode())
                 await _send(connection, stream, refusal, is_head=False, closes=True)
                 await _read_out(stream)
             return False
@@ -200,15 +200,17 @@ class HttpListener:
             del self._open[stream]
             self._open[stream] = is_idle
 
-    def _refusal(self, request: h11.Request) -> Answer | None:
+    def _refusal(self, request: h11.Request) -> HttpAnswer | None:
         path = request.target.decode("latin-1").partition("?")[0]
         if not self._may_ask(request):
-            return Answer(421, _TEXT, b"this listener is local: the Host header must be localhost or an IP address\n")
+            return HttpAnswer(
+                421, _TEXT, b"this listener is local: the Host header must be localhost or an IP address\n"
+            )
         if path not in self._handlers:
             paths = ", ".join(sorted(self._handlers))
-            return Answer(404, _TEXT, f"unknown path; the paths are {paths}\n".encode())
+            return HttpAnswer(404, _TEXT, f"unknown path; the paths are {paths}\n".encode())
         if request.method not in (b"GET", b"HEAD"):
-            return Answer(405, _TEXT, b"the method must be GET or HEAD\n")
+            return HttpAnswer(405, _TEXT, b"the method must be GET or HEAD\n")
         return None
 
     def _may_ask(self, request: h11.Request) -> bool:
@@ -218,7 +220,7 @@ class HttpListener:
         return all(_is_address_or_localhost(host) for host in hosts)
 
 
-async def _send(connection: h11.Connection, stream: Stream, answer: Answer, *, is_head: bool, closes: bool) -> None:
+async def _send(connection: h11.Connection, stream: Stream, answer: HttpAnswer, *, is_head: bool, closes: bool) -> None:
     headers = [
         ("Content-Type", answer.content_type),
         ("Content-Length", str(len(answer.body))),

@@ -35,7 +35,7 @@ class Coordinated(NamedTuple):
     """By topic, the groups that may read it."""
 
 
-class Tasks(Protocol):
+class ConnectionTasks(Protocol):
     """A nursery, as far as connections need it."""
 
     def start_soon(self, task: Callable[[], Awaitable[object]], /) -> None: ...
@@ -51,11 +51,11 @@ class ProgressReader:
         self._client_id = client_id
         self._endpoint = endpoint
         self._timeout_s = timeout_s
-        self._tasks: Tasks | None = None
+        self._tasks: ConnectionTasks | None = None
         self._channels: dict[int, Channel] = {}
         self._connecting: defaultdict[int, anyio.Lock] = defaultdict(anyio.Lock)
 
-    def open(self, tasks: Tasks) -> None:
+    def open(self, tasks: ConnectionTasks) -> None:
         """Connections run in ``tasks`` from now on."""
         self._tasks = tasks
 

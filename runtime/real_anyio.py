@@ -19,7 +19,7 @@ from anabranch.runtime.env import Env
 from anabranch.runtime.os_sockets import AddressInfo, SocketNetwork, SocketStream, Waits, passive_host
 
 
-class RealClock:
+class AnyioClock:
     """The system's clocks. ``monotonic`` is the running event loop's clock, which deadlines use too."""
 
     def now_ms(self) -> int:
@@ -54,7 +54,7 @@ ANYIO_WAITS = Waits(
 )
 
 
-class RealNetwork(SocketNetwork):
+class AnyioNetwork(SocketNetwork):
     """TCP under the event loop that AnyIO runs on."""
 
     def __init__(self) -> None:
@@ -86,4 +86,4 @@ os.register_at_fork(after_in_child=_disconnect_in_child)
 
 def client_env(*, rng: random.Random | None = None) -> Env:
     """The real ``Env`` under asyncio or trio, without storage and ZooKeeper."""
-    return Env(clock=RealClock(), network=RealNetwork(), rng=rng or random.Random())
+    return Env(clock=AnyioClock(), network=AnyioNetwork(), rng=rng or random.Random())

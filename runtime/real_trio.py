@@ -13,7 +13,7 @@ from anabranch.runtime.os_files import OsStorage
 from anabranch.runtime.os_sockets import DEFAULT_KEEP_ALIVE_S, AddressInfo, SocketNetwork, Waits, passive_host
 
 
-class RealClock:
+class TrioClock:
     """The system's clocks. ``monotonic`` is trio's clock, as for deadlines. In tests, a mock clock moves the time."""
 
     def now_ms(self) -> int:
@@ -43,7 +43,7 @@ TRIO_WAITS = Waits(
 )
 
 
-class RealNetwork(SocketNetwork):
+class TrioNetwork(SocketNetwork):
     """TCP under trio."""
 
     def __init__(self, keep_alive_s: float = DEFAULT_KEEP_ALIVE_S) -> None:
@@ -58,5 +58,5 @@ def real_env(
     *, zk: ZkStore | None = None, rng: random.Random | None = None, keep_alive_s: float = DEFAULT_KEEP_ALIVE_S
 ) -> Env:
     """The real ``Env`` under trio."""
-    network = RealNetwork(keep_alive_s)
-    return Env(clock=RealClock(), network=network, rng=rng or random.Random(), storage=RealStorage(), zk=zk)
+    network = TrioNetwork(keep_alive_s)
+    return Env(clock=TrioClock(), network=network, rng=rng or random.Random(), storage=RealStorage(), zk=zk)

@@ -27,7 +27,7 @@ from anabranch.runtime.env import (
     Znode,
 )
 from anabranch.runtime.zk_requests import DEFAULT_MAX_REQUEST_BYTES, check_fits, check_path_fits
-from sim.zk_tree import Change, Event, Tree
+from sim.zk_tree import WatchedChange, WatchEvent, ZnodeTree
 
 T = TypeVar("T")
 DelayS = Callable[[], float]
@@ -104,7 +104,7 @@ class FakeZk:
     """The server. Sessions are served in the order in which they were created, so a seed gives one history."""
 
     def __init__(self, delay_s: DelayS = no_delay, max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES) -> None:
-        self.tree = Tree()
+        self.tree = ZnodeTree()
         self.max_request_bytes = max_request_bytes
         self._delay_s = delay_s
         self._last_session_id = 0
@@ -142,7 +142,7 @@ class FakeZk:
             _versions, events = self.tree.multi([DeleteOp(path)], 0)
             self.publish(events)
 
-    def publish(self, events: Sequence[Event]) -> None:
+    def publish(self, events: Sequence[WatchEvent]) -> None:
         for event in events:
             for client in self._clients:
                 client.notify(event)
@@ -163,7 +163,7 @@ class FakeSession:
         self._to_server = _Line(delay_s)
         self._to_client = _Line(delay_s)
         self._calls: dict[_Call, str] = {}
-        self._watches: dict[Event, dict[Watch, None]] = {}
+        self._watches: dict[WatchEvent, dict[Watch, None]] = {}
         self._on_their_way: list[Watch] = []
         """Fired watches. They are called when their events reach the client, or when the line is cut."""
         self._callbacks: dict[int, Callable[[SessionState], None]] = {}
@@ -195,7 +195,7 @@ class FakeSession:
     async def get(self, path: str, watch: Watch | None = None) -> Znode:
         def apply() -> Znode:
             node = self._server.tree.read(path)
-            self._watch(Event(Change.DATA, path), watch)
+            self._watch(WatchEvent(WatchedChange.DATA, path), watch)
             return node
 
         return await self._call(path, apply)
@@ -203,7 +203,7 @@ class FakeSession:
     async def exists(self, path: str, watch: Watch | None = None) -> Znode | None:
         def apply() -> Znode | None:
             node = self._server.tree.find(path)
-            self._watch(Event(Change.DATA, path), watch)
+            self._watch(WatchEvent(WatchedChange.DATA, path), watch)
             return None if node is None else Znode(b"", node.version, node.czxid, node.mzxid, node.ephemeral_owner)
 
         return await self._call(path, apply)
@@ -211,7 +211,7 @@ class FakeSession:
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         def apply() -> list[str]:
             names = self._server.tree.children(path)
-            self._watch(Event(Change.CHILDREN, path), watch)
+            self._watch(WatchEvent(WatchedChange.CHILDREN, path), watch)
             return names
 
         return await self._call(path, apply)
@@ -339,7 +339,7 @@ class FakeSession:
 
     # ------------------------------------------------------------ inside
 
-    def notify(self, event: Event) -> None:
+    def notify(self, event: WatchEvent) -> None:
         """The server reports a change: fire the watches on the change, once."""
         for watch in self._watches.pop(event, ()):
             self._on_their_way.append(watch)
@@ -349,7 +349,7 @@ class FakeSession:
         self._on_their_way.remove(watch)
         watch()
 
-    def _watch(self, event: Event, watch: Watch | None) -> None:
+    def _watch(self, event: WatchEvent, watch: Watch | None) -> None:
         if watch is not None:
             self._watches.setdefault(event, {})[watch] = None
 

@@ -24,7 +24,7 @@ ROOT = "/"
 T = TypeVar("T")
 
 
-class Change(enum.Enum):
+class WatchedChange(enum.Enum):
     """The changes that a watch may wait for."""
 
     DATA = "data"
@@ -32,8 +32,8 @@ class Change(enum.Enum):
     CHILDREN = "children"
 
 
-class Event(NamedTuple):
-    change: Change
+class WatchEvent(NamedTuple):
+    change: WatchedChange
     path: str
 
 
@@ -60,14 +60,14 @@ def check_path(path: str) -> None:
         raise ZkError(path, "is not a valid path")
 
 
-class Tree:
+class ZnodeTree:
     """All znodes. A write is one transaction with one zxid: it is applied whole, or raises and changes nothing."""
 
     def __init__(self) -> None:
         self.zxid = 0
         self._nodes: dict[str, _Node] = {ROOT: _Node(b"", 0, 0)}
         self._undo: list[Callable[[], object]] = []
-        self._events: list[Event] = []
+        self._events: list[WatchEvent] = []
 
     def read(self, path: str) -> Znode:
         """The znode at ``path``. Raises ``NoNodeError``."""
@@ -86,7 +86,7 @@ class Tree:
 
     def create(
         self, path: str, data: bytes, owner: int, *, sequence: bool, make_parents: bool
-    ) -> tuple[str, list[Event]]:
+    ) -> tuple[str, list[WatchEvent]]:
         """Create a znode, and return its path and the events for watches. ``owner`` is an ephemeral's session, or 0."""
 
         def body() -> str:
@@ -97,11 +97,11 @@ class Tree:
 
         return self._transaction(body)
 
-    def multi(self, ops: Sequence[ZkOp], session_id: int) -> tuple[list[int], list[Event]]:
+    def multi(self, ops: Sequence[ZkOp], session_id: int) -> tuple[list[int], list[WatchEvent]]:
         """Apply all ops; returns their new versions (0 for create, -1 for delete and check) and the watches' events."""
         return self._transaction(lambda: [self._apply(op, session_id) for op in ops])
 
-    def _transaction(self, body: Callable[[], T]) -> tuple[T, list[Event]]:
+    def _transaction(self, body: Callable[[], T]) -> tuple[T, list[WatchEvent]]:
         self.zxid += 1
         self._undo, self._events = [], []
         try:
@@ -168,7 +168,7 @@ class Tree:
             del parent.children[name], self._nodes[created]
 
         self._undo.append(undo)
-        self._events += [Event(Change.DATA, created), Event(Change.CHILDREN, parent_path)]
+        self._events += [WatchEvent(WatchedChange.DATA, created), WatchEvent(WatchedChange.CHILDREN, parent_path)]
         return created
 
     def _set(self, path: str, data: bytes, version: int) -> int:
@@ -180,7 +180,7 @@ class Tree:
 
         self._undo.append(restore)
         node.data, node.version, node.mzxid = data, node.version + 1, self.zxid
-        self._events.append(Event(Change.DATA, path))
+        self._events.append(WatchEvent(WatchedChange.DATA, path))
         return node.version
 
     def _delete(self, path: str, version: int) -> None:
@@ -193,4 +193,8 @@ class Tree:
         siblings = self._nodes[parent_path].children
         del self._nodes[path], siblings[name]
         self._undo += [lambda: siblings.__setitem__(name, None), lambda: self._nodes.__setitem__(path, node)]
-        self._events += [Event(Change.DATA, path), Event(Change.CHILDREN, path), Event(Change.CHILDREN, parent_path)]
+        self._events += [
+            WatchEvent(WatchedChange.DATA, path),
+            WatchEvent(WatchedChange.CHILDREN, path),
+            WatchEvent(WatchedChange.CHILDREN, parent_path),
+        ]

@@ -15,7 +15,7 @@ MAX_STATE_BYTES = 2**20
 """The largest znode that ZooKeeper accepts by default."""
 
 
-class Layout(NamedTuple):
+class PartitionLayout(NamedTuple):
     """The layout of a partition: the number of undeleted partitions, and how often that number was changed."""
 
     undeleted_partition_count: int
@@ -25,7 +25,7 @@ class Layout(NamedTuple):
 class Before(NamedTuple):
     """The state replaced by the last bump of a resize: the layout, and the last leader epoch under it."""
 
-    layout: Layout
+    layout: PartitionLayout
     leader_epoch: int
 
 
@@ -53,7 +53,7 @@ class PartitionState:
     leader: int
     leader_epoch: int
     isr: list[int]
-    layout: Layout | None = None
+    layout: PartitionLayout | None = None
     initial_partition_count: int | None = None
     before: Before | None = None
     lineage: tuple[LineageEntry, ...] = ()
@@ -132,9 +132,9 @@ class PartitionState:
         return dataclasses.replace(self, **changes)
 
 
-def _layout(reader: ZnodeReader) -> Layout:
+def _layout(reader: ZnodeReader) -> PartitionLayout:
     count = reader.integer("undeleted_partition_count", low=1, high=MAX_PARTITIONS)
-    return Layout(count, reader.integer("layout_version", high=MAX_EPOCH))
+    return PartitionLayout(count, reader.integer("layout_version", high=MAX_EPOCH))
 
 
 def _before(reader: ZnodeReader, leader_epoch: int) -> Before:

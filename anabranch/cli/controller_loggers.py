@@ -13,18 +13,18 @@ from anabranch.client.admin.types import ConfigEntry
 from anabranch.command_error import CommandError, UsageError
 from anabranch.protocol.addresses import split_server
 from anabranch.runtime.channel import Channel
-from anabranch.runtime.real_trio import RealNetwork
+from anabranch.runtime.real_trio import TrioNetwork
 
 
 def describe(address: str, controller_id: int) -> Mapping[str, ConfigEntry]:
     """The level in force of each logger, by name. Raises ``KafkaError`` and ``CommandError``."""
-    request = codec.describe_configs([codec.Resource.loggers(controller_id)], None)
+    request = codec.describe_configs([codec.ConfigOwner.loggers(controller_id)], None)
     return codec.read_configs(_asked(address, request))[str(controller_id)]
 
 
 def alter(address: str, controller_id: int, levels: Mapping[str, str | None]) -> None:
     """Set levels until the controller ends. Raises ``KafkaError`` and ``CommandError``."""
-    request = codec.incremental_alter_configs(codec.Resource.loggers(controller_id), levels, False)
+    request = codec.incremental_alter_configs(codec.ConfigOwner.loggers(controller_id), levels, False)
     error = codec.first_resource_error(_asked(address, request))
     if error is not None:
         raise error
@@ -39,7 +39,7 @@ def _asked(address: str, request: Any) -> Any:
     timeout_s = api_timeout_ms() / 1000
 
     async def ask() -> Any:
-        async with Channel.open(RealNetwork(), host, port, "anabranch", timeout_s=timeout_s, negotiate=True) as channel:
+        async with Channel.open(TrioNetwork(), host, port, "anabranch", timeout_s=timeout_s, negotiate=True) as channel:
             return await channel.request(request, timeout_s=timeout_s)
 
     try:

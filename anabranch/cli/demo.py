@@ -22,7 +22,7 @@ from anabranch.cli.own_command import this_command
 from anabranch.command_error import CommandError, UsageError
 from anabranch.demo.hand_over import Percentiles
 from anabranch.demo.run import PAGE_NAME, PARTITIONS, STREAM_S, TOPIC, DemoResult, run_demo
-from anabranch.demo.verify import Verdict
+from anabranch.demo.verify import RunVerdict
 from anabranch.demo.view import LiveView
 from anabranch.local.cluster import run_local_cluster
 from anabranch.local.plan import LocalClusterConfig
@@ -181,7 +181,7 @@ def verdicts(result: DemoResult) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("", "ordered", "control: hash modulo count"):
         table.add_column(title, justify="right" if title else "left")
-    rows: list[tuple[str, Callable[[Verdict], int]]] = [
+    rows: list[tuple[str, Callable[[RunVerdict], int]]] = [
         ("lost", lambda v: v.lost),
         ("out of order for their key", lambda v: v.out_of_order),
         ("delivered with a wrong state of their key", lambda v: v.wrong_states),

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from anabranch.cli.options import Int, JsonFlag
 from anabranch.command_error import CommandError, UsageError
 from anabranch.record_decoders import Decoder, decode_offsets, decode_text, decode_transactions
-from anabranch.segment_dump import RECORDS, Fault, Row, UnknownFileError, What, dump_file
+from anabranch.segment_dump import RECORDS, FileFault, Row, UnknownFileError, What, dump_file
 
 
 def dump_log(
@@ -85,11 +85,11 @@ def _dump(path: Path, what: What, *, as_json: bool) -> int:
         if not as_json:
             print(f"Dumping {path}")
         for line in lines:
-            if isinstance(line, Fault):
+            if isinstance(line, FileFault):
                 faults.append(line)
             if as_json:
-                _print_json({"file": str(path), **({"error": line.message} if isinstance(line, Fault) else line)})
-            elif isinstance(line, Fault):
+                _print_json({"file": str(path), **({"error": line.message} if isinstance(line, FileFault) else line)})
+            elif isinstance(line, FileFault):
                 if line.kafka_text is not None:
                     print(line.kafka_text)
             else:

@@ -24,7 +24,7 @@ from anabranch.cli.own_command import this_command
 from anabranch.command_error import CommandError, UsageError
 from anabranch.export.live import export_topic
 from anabranch.export.offline import export_offline
-from anabranch.export.run import ExportReport, NoProgress, Progress
+from anabranch.export.run import ExportProgress, ExportReport, NoProgress
 from anabranch.protocol.plurals import counted
 
 
@@ -128,7 +128,7 @@ class _Bar:
 
 
 @contextmanager
-def _progress() -> Iterator[Progress]:
+def _progress() -> Iterator[ExportProgress]:
     """A bar on standard error if that is a terminal."""
     if not sys.stderr.isatty():
         yield NoProgress()

@@ -11,7 +11,7 @@ from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.request_kinds import UpgradeType
 
 
-class Change(NamedTuple):
+class LevelChange(NamedTuple):
     """A change of one feature to the level ``new``; None deletes it."""
 
     feature: str
@@ -45,14 +45,14 @@ def parse_levels(entries: Iterable[str], separator: str) -> dict[str, int]:
     return levels
 
 
-def changes(known: FeatureMetadata, levels: Mapping[str, int], deleted: Iterable[str] = ()) -> list[Change]:
+def changes(known: FeatureMetadata, levels: Mapping[str, int], deleted: Iterable[str] = ()) -> list[LevelChange]:
     """The change of each feature, in the order of the names."""
     finalized = {name: levels.max for name, levels in known.finalized.items()}
     wanted: dict[str, int | None] = {**levels, **dict.fromkeys(deleted)}
-    return [Change(name, finalized.get(name), wanted[name]) for name in sorted(wanted)]
+    return [LevelChange(name, finalized.get(name), wanted[name]) for name in sorted(wanted)]
 
 
-def upgrade_all(known: FeatureMetadata, release: Mapping[str, int]) -> list[Change]:
+def upgrade_all(known: FeatureMetadata, release: Mapping[str, int]) -> list[LevelChange]:
     """Return the changes that raise each feature to the highest level that this tool knows."""
     raised = {
         name: level
@@ -62,7 +62,7 @@ def upgrade_all(known: FeatureMetadata, release: Mapping[str, int]) -> list[Chan
     return changes(known, raised)
 
 
-def downgrade_all(known: FeatureMetadata, release: Mapping[str, int]) -> list[Change]:
+def downgrade_all(known: FeatureMetadata, release: Mapping[str, int]) -> list[LevelChange]:
     """Return the changes that lower features to the highest levels of this tool, or delete features unknown to it."""
     lowered = {
         name: release[name]
@@ -72,7 +72,7 @@ def downgrade_all(known: FeatureMetadata, release: Mapping[str, int]) -> list[Ch
     return changes(known, lowered, [name for name in known.finalized if name not in release])
 
 
-def updates(wanted: Iterable[Change], downgrade: UpgradeType) -> dict[str, FeatureUpdate]:
+def updates(wanted: Iterable[LevelChange], downgrade: UpgradeType) -> dict[str, FeatureUpdate]:
     """The request for the changes; downgrades and deletions have the type ``downgrade``."""
     return {
         change.feature: FeatureUpdate(change.new or 0, downgrade if change.is_downgrade else UpgradeType.UPGRADE)
@@ -100,7 +100,7 @@ def description(known: FeatureMetadata) -> list[str]:
     return lines
 
 
-def outcome(change: Change, error: KafkaError | None, *, dry_run: bool) -> str:
+def outcome(change: LevelChange, error: KafkaError | None, *, dry_run: bool) -> str:
     """The line of one change."""
     existing = "-" if change.existing is None else change.existing
     new = "-" if change.new is None else change.new
@@ -111,7 +111,9 @@ def outcome(change: Change, error: KafkaError | None, *, dry_run: bool) -> str:
     )
 
 
-def as_json(wanted: Iterable[Change], failed: Mapping[str, Mapping[str, str]], *, dry_run: bool) -> dict[str, object]:
+def as_json(
+    wanted: Iterable[LevelChange], failed: Mapping[str, Mapping[str, str]], *, dry_run: bool
+) -> dict[str, object]:
     """All changes, and the errors of the failed changes, for programs."""
     rows = [
         {
@@ -125,7 +127,7 @@ def as_json(wanted: Iterable[Change], failed: Mapping[str, Mapping[str, str]], *
     return {"dry_run": dry_run, "changes": rows, "failed": dict(failed)}
 
 
-def question(downgrades: Iterable[Change]) -> str:
+def question(downgrades: Iterable[LevelChange]) -> str:
     """The question that the user confirms before levels go down."""
     lines = ["Please confirm before downgrading the following features:"]
     for number, change in enumerate(downgrades, 1):

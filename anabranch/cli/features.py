@@ -25,7 +25,7 @@ RELEASE = {name: levels.max_version for name, levels in SUPPORTED.items()}
 
 Flag: TypeAlias = Annotated[bool, Parameter(negative=())]
 Features: TypeAlias = Annotated[list[str] | None, Parameter(name="--feature", negative=(), consume_multiple=False)]
-Chosen: TypeAlias = Callable[[FeatureMetadata], list[plan.Change]]
+Chosen: TypeAlias = Callable[[FeatureMetadata], list[plan.LevelChange]]
 
 
 @app.command
@@ -188,7 +188,7 @@ def apply(
     return with_admin(bootstrap_server, ask)
 
 
-def _chosen(features: list[str] | None, every: bool, of_release: Callable[..., list[plan.Change]]) -> Chosen:
+def _chosen(features: list[str] | None, every: bool, of_release: Callable[..., list[plan.LevelChange]]) -> Chosen:
     if bool(features) == every:
         raise UsageError("give either --feature FEATURE=LEVEL or --all")
     if every:

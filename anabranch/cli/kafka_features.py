@@ -94,7 +94,7 @@ def _update(given: argparse.Namespace) -> int:
     if twice := sorted({name for name in named if named.count(name) > 1}):
         raise UsageError(f"feature {twice[0]} is named twice")
 
-    def chosen(known: FeatureMetadata) -> list[plan.Change]:
+    def chosen(known: FeatureMetadata) -> list[plan.LevelChange]:
         upgrades = plan.changes(known, raised)
         for change in upgrades:
             if change.is_downgrade:

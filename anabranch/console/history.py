@@ -48,7 +48,7 @@ class Series:
             yield None if math.isnan(value) else value
 
 
-class Resize(NamedTuple):
+class SeenResize(NamedTuple):
     """A change of a topic's partition count that the console saw between two samples."""
 
     step: int
@@ -57,7 +57,7 @@ class Resize(NamedTuple):
     after: int
 
 
-class Snapshot(NamedTuple):
+class ClusterSnapshot(NamedTuple):
     """The state of the cluster at a time in s. ``counts`` are partition counts, by the id and the name of the topic."""
 
     at_s: float
@@ -73,7 +73,7 @@ class Plot(NamedTuple):
     """The steps of a chart, with the values and the resizes in them. ``seconds``: the time that the chart covers."""
 
     values: list[float | None]
-    resizes: list[Resize]
+    resizes: list[SeenResize]
     first: int
     seconds: float
 
@@ -85,15 +85,15 @@ class History:
         self._length = max(2, round(minutes * 60 / STEP_S) + 1)
         self._began: int | None = None
         self._step = 0
-        self._before: Snapshot | None = None
+        self._before: ClusterSnapshot | None = None
         self._rates: dict[str, Series] = {}
         self._lags: dict[str, Series] = {}
         self._topic_lags: dict[str, Series] = {}
         self._rate_of_all, self._lag_of_all = Series(self._length), Series(self._length)
-        self._resizes: deque[Resize] = deque(maxlen=MOST_RESIZES)
+        self._resizes: deque[SeenResize] = deque(maxlen=MOST_RESIZES)
         self.topics_left_out = self.groups_left_out = 0
 
-    def add(self, now: Snapshot) -> None:
+    def add(self, now: ClusterSnapshot) -> None:
         self._step = step = int(now.at_s // STEP_S)
         self._began = step if self._began is None else self._began
         if self._before is not None:
@@ -155,7 +155,7 @@ def sampled(partitions: Mapping[str, int]) -> list[str]:
     return chosen
 
 
-def _rates(before: Snapshot, now: Snapshot) -> dict[str, float]:
+def _rates(before: ClusterSnapshot, now: ClusterSnapshot) -> dict[str, float]:
     """Records a second by topic, from the partitions whose ends are known in both snapshots."""
     seconds = max(now.at_s - before.at_s, 0.001)
     rates: dict[str, float] = {name: 0.0 for _, name in now.counts.keys() & before.counts.keys()}
@@ -165,9 +165,9 @@ def _rates(before: Snapshot, now: Snapshot) -> dict[str, float]:
     return rates
 
 
-def _resizes(before: Snapshot, now: Snapshot, step: int) -> list[Resize]:
+def _resizes(before: ClusterSnapshot, now: ClusterSnapshot, step: int) -> list[SeenResize]:
     return [
-        Resize(step, topic[1], before.counts[topic], count)
+        SeenResize(step, topic[1], before.counts[topic], count)
         for topic, count in sorted(now.counts.items())
         if before.counts.get(topic, count) != count
     ]

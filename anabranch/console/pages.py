@@ -20,9 +20,9 @@ from anabranch.console.records import (
     FORMATS,
     SIDES,
     Downloaded,
-    Found,
+    FoundRecords,
     Texts,
-    Wanted,
+    WantedRecords,
     browse,
     is_number,
     parse_partitions,
@@ -361,13 +361,13 @@ def _format_of(watch: Watch, query: Query) -> str:
     return how
 
 
-async def _search(watch: Watch, topic: TopicDescription, query: Query, how: str) -> tuple[Section, Found]:
+async def _search(watch: Watch, topic: TopicDescription, query: Query, how: str) -> tuple[Section, FoundRecords]:
     """The records that a query asks for. Raises ``ValueError`` or ``UsageError`` for one that makes no sense."""
     count = query.number("count", 50, MOST_RECORDS)
     within = query.get("in") or SIDES[0]
     if within not in SIDES:
         raise BadQueryError(f"in is {within!r}: one of {', '.join(SIDES)} is needed")
-    wanted = Wanted(query.get("contains", "").encode(), within, query.get("key", "").encode() or None)
+    wanted = WantedRecords(query.get("contains", "").encode(), within, query.get("key", "").encode() or None)
     partitions = parse_partitions(query.get("partitions", ""), [p.partition for p in topic.partitions if p.leader >= 0])
     where = query.get("from") or ("beginning" if wanted.contains or wanted.key else "end")
     section = await section_of(watch.admin, topic.name, partitions, where, query.get("before", ""), count)

@@ -14,7 +14,7 @@ NAMED = 5
 """Of each kind of problem, at most this many partitions are named; further partitions are only counted."""
 
 
-class Problem(NamedTuple):
+class ShownProblem(NamedTuple):
     """A problem; ``level`` is ``error`` if reads or writes fail or records are at risk, else ``warning``."""
 
     level: str
@@ -26,7 +26,7 @@ LONG_MS = 10_000
 """A member that has not joined again for this time is reported as an error: healthy members join within seconds."""
 
 
-def held_up(groups: Iterable[GroupDescription]) -> list[Problem]:
+def held_up(groups: Iterable[GroupDescription]) -> list[ShownProblem]:
     """The groups that get no records because a member has not joined a rebalance for a long time."""
     found = []
     for group in groups:
@@ -36,7 +36,7 @@ def held_up(groups: Iterable[GroupDescription]) -> list[Problem]:
             longest = duration(max(member.awaited_ms or 0 for member in awaited) / 1000)
             has = "has" if len(awaited) == 1 else "have"
             text = f"Group {group.group_id} gets no records: {names} {has} not joined its rebalance for {longest}."
-            found.append(Problem("error", text, f"Look at {names}. The page of the group says more."))
+            found.append(ShownProblem("error", text, f"Look at {names}. The page of the group says more."))
     return found
 
 
@@ -45,7 +45,7 @@ def find_problems(
     topics: Iterable[TopicDescription],
     lost_dirs: Mapping[int, Sequence[str]],
     rebalancing: Iterable[GroupDescription] = (),
-) -> list[Problem]:
+) -> list[ShownProblem]:
     """The problems of a cluster.
 
     ``lost_dirs`` are the log directories that are out of use, by broker. ``rebalancing`` are groups in a rebalance.
@@ -68,14 +68,14 @@ def find_problems(
     found = []
     if cluster.active_controller_id < 0:
         found.append(
-            Problem(
+            ShownProblem(
                 "error",
                 "No controller is active: no topic can be created or resized, and no leader can be elected.",
                 "Start a controller (anabranch controller), and check that ZooKeeper responds.",
             )
         )
     found += [
-        Problem(
+        ShownProblem(
             "error",
             f"Broker {broker} is down. It has {counted(count, 'replica', form=',')}.",
             f"Start broker {broker} again. Its log says why it ended.",
@@ -84,7 +84,7 @@ def find_problems(
     ]
     if leaderless:
         found.append(
-            Problem(
+            ShownProblem(
                 "error",
                 f"No client can read or write {_some(leaderless)}: no leader.",
                 "Start the brokers that have their replicas. If they are lost: anabranch topics elect-leaders --unclean"
@@ -93,7 +93,7 @@ def find_problems(
         )
     if under_replicated:
         found.append(
-            Problem(
+            ShownProblem(
                 "warning",
                 f"Not all replicas are in sync: {_some(under_replicated)}. Behind: {named('broker', sorted(behind))}.",
                 "After a restart this ends when the replicas have caught up. If it lasts: look at the disk and the log"
@@ -101,7 +101,7 @@ def find_problems(
             )
         )
     found += [
-        Problem(
+        ShownProblem(
             "error",
             f"The log directory {path} of broker {broker} is offline.",
             "Look at the disk. The broker uses the directory again after a restart.",

@@ -20,7 +20,7 @@ EVERY_S = 1.0
 """The least time between kept samples: a new sample within this time replaces the last one."""
 
 
-class Sample(NamedTuple):
+class RateSample(NamedTuple):
     at_s: float
     """The time of a monotonic clock."""
     offset: int
@@ -32,7 +32,7 @@ class Samples:
     def __init__(self, window_s: float = WINDOW_S, least_s: float = 0.0) -> None:
         """``least_s``: samples over less time give no rate."""
         self._window_s, self._least_s = window_s, least_s
-        self._kept: deque[Sample] = deque()
+        self._kept: deque[RateSample] = deque()
 
     def add(self, at_s: float, offset: int) -> None:
         kept = self._kept
@@ -40,7 +40,7 @@ class Samples:
             kept.clear()  # the topic was created again, or the log was truncated
         if len(kept) > 1 and at_s - kept[-2].at_s < EVERY_S:
             kept.pop()
-        kept.append(Sample(at_s, offset))
+        kept.append(RateSample(at_s, offset))
         while kept[0].at_s < at_s - KEPT_S:
             kept.popleft()
 

@@ -50,7 +50,7 @@ class Shown(NamedTuple):
     headers: list[tuple[str, str]]
 
 
-class Found(NamedTuple):
+class FoundRecords(NamedTuple):
     """The result of a search. ``searched``: the records examined; ``is_cut``: the search ended at a limit.
 
     ``next_offsets``: by partition, the offset for the next page. After a search for the oldest records, the next page
@@ -118,7 +118,7 @@ class Texts:
             return f"{text_of(data, 'text')}\n({error})" if data[:1] == b"\0" else text_of(data, "json")
 
 
-class Wanted(NamedTuple):
+class WantedRecords(NamedTuple):
     """The records that are searched: a text in the key, the value or both, and a key. By default every record."""
 
     contains: bytes = b""
@@ -138,10 +138,10 @@ async def browse(
     ranges: Ranges,
     count: int,
     texts: Texts,
-    wanted: Wanted = Wanted(),  # noqa: B008 (it cannot be changed)
+    wanted: WantedRecords = WantedRecords(),  # noqa: B008 (it cannot be changed)
     *,
     newest: bool = False,
-) -> Found:
+) -> FoundRecords:
     """The oldest or the newest ``count`` records in the ranges that are wanted.
 
     The oldest are chosen from the first ``count`` of each partition. For the newest, the ranges are short: each is read
@@ -170,7 +170,7 @@ async def _look(
     texts: Texts,
     wanted: Callable[[Record], bool],
     newest: bool,
-) -> Found:
+) -> FoundRecords:
     found: dict[int, list[Shown]] = {p: [] for p in ranges}
     after = {p: start for p, (start, _) in ranges.items()}
     searched, complete = 0, set()
@@ -226,10 +226,10 @@ async def _look(
         after = {p: start if p in complete else end for p, (start, end) in ranges.items()}
         for shown in left_out:
             after[shown.partition] = max(after[shown.partition], shown.offset + 1)
-        return Found(chosen, after, searched, len(complete) == len(ranges), is_cut)
+        return FoundRecords(chosen, after, searched, len(complete) == len(ranges), is_cut)
     for shown in left_out:
         after[shown.partition] = min(after[shown.partition], shown.offset)
-    return Found(chosen, after, searched, len(complete) == len(ranges) and not left_out, is_cut)
+    return FoundRecords(chosen, after, searched, len(complete) == len(ranges) and not left_out, is_cut)
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from datetime import UTC
 from typing import Literal, NamedTuple
 
 from anabranch import Admin, TopicPartition
-from anabranch.console.records import SEARCH_RECORDS, SEARCH_S, Found, Ranges, is_number
+from anabranch.console.records import SEARCH_RECORDS, SEARCH_S, FoundRecords, Ranges, is_number
 from anabranch.view.times import milliseconds
 
 MOST_LINKED = 500
@@ -68,7 +68,7 @@ class WaysOn(NamedTuple):
     newer: str
 
 
-def ways_on(section: Section, found: Found) -> WaysOn:
+def ways_on(section: Section, found: FoundRecords) -> WaysOn:
     """The offsets for the links to older and newer records."""
     starts = {p: start for p, (start, _) in section.ranges.items()}
     ends = {p: end for p, (_, end) in section.ranges.items()}
@@ -86,7 +86,7 @@ def pinned(section: Section) -> dict[str, str]:
     return {"from": offsets_text({p: start for p, (start, _) in section.ranges.items()})}
 
 
-def outcome_of(section: Section, found: Found) -> str:
+def outcome_of(section: Section, found: FoundRecords) -> str:
     """A sentence on records that are not shown; empty when the links to older and newer records are enough."""
     if found.is_cut:
         is_linked = not section.newest and len(section.ranges) <= MOST_LINKED

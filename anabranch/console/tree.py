@@ -44,7 +44,7 @@ class Column(NamedTuple):
     at: At | None
 
 
-class Lane(NamedTuple):
+class DrawnLane(NamedTuple):
     """One partition, in px. ``spans`` are (from, to, was in use); an unused partition was marked for deletion."""
 
     partition: int
@@ -60,7 +60,7 @@ class Lane(NamedTuple):
         return self.spans[-1][1] if self.spans else LEFT_PX
 
 
-class Edge(NamedTuple):
+class DrawnEdge(NamedTuple):
     """An arrow for keys that move from one lane to another, in px."""
 
     kind: str
@@ -86,11 +86,11 @@ class Forgotten(NamedTuple):
     """Partitions whose lineages have lost merges."""
 
 
-class Tree(NamedTuple):
+class DrawnTree(NamedTuple):
     width: int
     height: int
-    lanes: list[Lane]
-    edges: list[Edge]
+    lanes: list[DrawnLane]
+    edges: list[DrawnEdge]
     columns: list[tuple[int, At | None]]
     """The columns as (x in px, time)."""
     left_out: int
@@ -172,7 +172,7 @@ def draw(
     most_lanes: int,
     most_columns: int,
     floors: Collection[int] = (),
-) -> Tree:
+) -> DrawnTree:
     """Draw partitions as lanes from top to bottom, and the newest ``most_columns`` columns from left to right.
 
     ``partitions`` exist; other partitions in the columns are deleted. ``floors``: partitions with lost lineage entries.
@@ -209,12 +209,12 @@ def draw(
         sorted(set(floors) & set(chosen)),
     )
     height = TOP_PX + LANE_PX * len(chosen) + 8
-    return Tree(end_x + RIGHT_PX, height, lanes, edges, heads, len(named) - len(chosen), end_x, forgotten)
+    return DrawnTree(end_x + RIGHT_PX, height, lanes, edges, heads, len(named) - len(chosen), end_x, forgotten)
 
 
 def _lane(
     partition: int, y: int, state: str, turns: list[_Turn], end_x: int, *, is_initial: bool
-) -> tuple[Lane, list[int | None]]:
+) -> tuple[DrawnLane, list[int | None]]:
     """Return a lane, and the times of merges that ended a period of use whose start is unknown.
 
     A partition is in use before its merge, even if its split is in no lineage any more.
@@ -242,13 +242,13 @@ def _lane(
         spans.append((opened, end_x, True))
     elif closed is not None:
         spans.append((closed, min(end_x, closed + LEAVES_PX) if state == "deleted" else end_x, False))
-    return Lane(partition, y, [span for span in spans if span[1] > span[0]], state, unknown), times
+    return DrawnLane(partition, y, [span for span in spans if span[1] > span[0]], state, unknown), times
 
 
-def _edge(kind: str, loser: int, gain: Gain, loser_epoch: int, x: int, y_of: Mapping[int, int]) -> Edge:
+def _edge(kind: str, loser: int, gain: Gain, loser_epoch: int, x: int, y_of: Mapping[int, int]) -> DrawnEdge:
     y0, y1 = y_of[loser], y_of[gain.partition]
     path = f"M{x - COLUMN_PX // 2} {y0} C{x - 10} {y0} {x - COLUMN_PX // 2 + 10} {y1} {x} {y1}"
-    return Edge(kind, loser, gain.partition, gain.epoch, loser_epoch, path, x, y1)
+    return DrawnEdge(kind, loser, gain.partition, gain.epoch, loser_epoch, path, x, y1)
 
 
 def named_partitions(numbers: Iterable[int]) -> str:

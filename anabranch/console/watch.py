@@ -27,11 +27,11 @@ from anabranch import (
     TopicPartition,
 )
 from anabranch.client.consumer.log_reader import LogReader
-from anabranch.console.history import STEP_S, History, Snapshot, sampled
+from anabranch.console.history import STEP_S, ClusterSnapshot, History, sampled
 from anabranch.console.owners import LastOwners, host_of
 from anabranch.console.rates import READ_LEAST_S, READ_WINDOW_S, Hottest, Samples, hottest
 from anabranch.console.schemas import Registry
-from anabranch.console.tree import At, Gain, Tree, columns_of, draw, gains_of, times_of
+from anabranch.console.tree import At, DrawnTree, Gain, columns_of, draw, gains_of, times_of
 from anabranch.console.watched import Owner, WatchedGroup, WatchedPartition
 from anabranch.view.group_lag import first_readable, timestamp_at
 from anabranch.view.groups import GroupPartition, describe_groups
@@ -197,7 +197,7 @@ class Watch:
         chosen = [topics[name] for name in names]
         ends, lags = await self.ends(chosen), await self.group_lags(chosen)
         counts = {(topic.topic_id.hex, topic.name): topic.partition_count for topic in chosen}
-        history.add(Snapshot(time.monotonic(), counts, ends, lags, len(topics) - len(names)))
+        history.add(ClusterSnapshot(time.monotonic(), counts, ends, lags, len(topics) - len(names)))
 
     # ------------------------------------------------------------ cluster and topics
 
@@ -297,12 +297,12 @@ class Watch:
 
         return await self.cached(("topic", name), ask)
 
-    async def tree(self, topic: TopicDescription) -> Tree | None:
+    async def tree(self, topic: TopicDescription) -> DrawnTree | None:
         """The splits and merges of a topic's first ``LANES`` partitions; None when it was never resized."""
         if not is_resized(topic):
             return None
 
-        async def ask() -> Tree:
+        async def ask() -> DrawnTree:
             numbers = [p.partition for p in topic.partitions][:LANES]
             known = existing(await lineages(self.admin, topic.name, numbers))
             gains = sorted(gains_of(known), key=lambda gain: gain.epoch)[-GAINS:]

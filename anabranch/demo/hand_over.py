@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from anabranch.demo.verify import Observed, first_deliveries
+from anabranch.demo.verify import ObservedRecord, first_deliveries
 
 
 class Flush(NamedTuple):
@@ -25,7 +25,7 @@ class Resize(NamedTuple):
     moves: frozenset[tuple[int, int]]
 
 
-class HandOver(NamedTuple):
+class KeyHandOver(NamedTuple):
     """One key's move between two partitions by the resize number ``step``; -1 if several resizes made the move.
 
     The move could be complete from ``ready_ns`` on: the source's last record was delivered, the next flush callback had
@@ -55,14 +55,16 @@ class Percentiles:
     p99_ms: float | None
 
 
-def hand_overs(observed: Iterable[Observed], flushes: Iterable[Flush], resizes: Sequence[Resize]) -> list[HandOver]:
+def hand_overs(
+    observed: Iterable[ObservedRecord], flushes: Iterable[Flush], resizes: Sequence[Resize]
+) -> list[KeyHandOver]:
     """The hand-overs of all keys.
 
     Keys with the same source, target and resize are handed over together: the source is ready after the last record of
     all these keys.
     """
-    moved: dict[tuple[int, int, int], list[tuple[Observed, Observed]]] = {}
-    last_of_key: dict[str, Observed] = {}
+    moved: dict[tuple[int, int, int], list[tuple[ObservedRecord, ObservedRecord]]] = {}
+    last_of_key: dict[str, ObservedRecord] = {}
     for record in first_deliveries(observed):
         before = last_of_key.get(record.event.path)
         last_of_key[record.event.path] = record
@@ -78,7 +80,7 @@ def hand_overs(observed: Iterable[Observed], flushes: Iterable[Flush], resizes: 
         saved = flushed if flushed is not None and flushed <= opened else last
         for _, record in pairs:
             ready, waited = max(saved, record.appended_ns), record.appended_ns <= opened
-            found.append(HandOver(step, record.event.path, source, target, ready, record.time_ns, waited))
+            found.append(KeyHandOver(step, record.event.path, source, target, ready, record.time_ns, waited))
     return found
 
 
@@ -105,7 +107,7 @@ def _flushed_after(flushes: Sequence[tuple[int, int]], time_ns: int) -> int | No
     return flushes[index][1] if index < len(flushes) else None
 
 
-def percentiles(moves: Iterable[HandOver]) -> Percentiles:
+def percentiles(moves: Iterable[KeyHandOver]) -> Percentiles:
     took = sorted(move.took_ns / 1e6 for move in moves if move.waited)
     if not took:
         return Percentiles(0, None, None)

@@ -24,7 +24,7 @@ APART_S = 0.4
 """The pause between the resizes of the two topics."""
 
 
-class Step(NamedTuple):
+class PlannedResize(NamedTuple):
     """A resize to ``partitions``, which begins when the share ``at`` of the stream is acknowledged.
 
     The stream continues during the resize, but only up to the share ``until``. Thus some events are left for the new
@@ -38,12 +38,12 @@ class Step(NamedTuple):
 
 
 STEPS = (
-    Step(0.10, 0.20, 6),
-    Step(0.24, 0.34, 9),
-    Step(0.38, 0.56, 6, kill=True),
-    Step(0.60, 0.70, 4),
-    Step(0.74, 0.82, 8),
-    Step(0.86, 0.95, 4),
+    PlannedResize(0.10, 0.20, 6),
+    PlannedResize(0.24, 0.34, 9),
+    PlannedResize(0.38, 0.56, 6, kill=True),
+    PlannedResize(0.60, 0.70, 4),
+    PlannedResize(0.74, 0.82, 8),
+    PlannedResize(0.86, 0.95, 4),
 )
 """Steps 3 and 4 close partitions, which drain until the end of the run; step 5 opens four of these again."""
 
@@ -70,7 +70,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class EventStream:
     """The stream of ``events``: the count acknowledged in all topics, and a function that raises its limit."""
 
     events: int
@@ -82,7 +82,7 @@ class Resizer:
     """Resizes both topics by ``STEPS``: at each step one topic after the other."""
 
     def __init__(
-        self, cluster: LocalCluster, topics: Sequence[str], stream: Stream, report_line: Callable[[str], None]
+        self, cluster: LocalCluster, topics: Sequence[str], stream: EventStream, report_line: Callable[[str], None]
     ) -> None:
         self._cluster = cluster
         self._topics = topics
@@ -106,7 +106,7 @@ class Resizer:
                 await self._take(admin, step)
         await stream.let_go_on(stream.events)
 
-    async def _take(self, admin: Admin, step: Step) -> None:
+    async def _take(self, admin: Admin, step: PlannedResize) -> None:
         topic = (await admin.describe_topics(self._topics[:1]))[self._topics[0]]
         began_ns = time.monotonic_ns()
         before = topic.undeleted_partition_count

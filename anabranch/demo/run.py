@@ -21,9 +21,9 @@ from anabranch.command_error import CommandError
 from anabranch.demo.events import Event, load_events
 from anabranch.demo.hand_over import Flush, Percentiles, Resize, hand_overs, percentiles
 from anabranch.demo.processes import Worker
-from anabranch.demo.resizing import STEPS, Done, Resizer, Stream, drained_after
+from anabranch.demo.resizing import STEPS, Done, EventStream, Resizer, drained_after
 from anabranch.demo.states import StateStore
-from anabranch.demo.verify import Acknowledged, Observed, Verdict, disordered, verify
+from anabranch.demo.verify import Acknowledged, ObservedRecord, RunVerdict, disordered, verify
 from anabranch.demo.view import LiveView
 from anabranch.export.live import export_topic
 from anabranch.export.run import ExportReport
@@ -75,8 +75,8 @@ class DemoResult:
     members keep their partitions. After the kill of a broker, its partitions wait for other leaders.
     """
 
-    verdict: Verdict
-    control: Verdict
+    verdict: RunVerdict
+    control: RunVerdict
     control_out_of_order_growing: int
     steps: list[Done]
     keys_moved: int
@@ -181,12 +181,12 @@ async def stream_events(
     return sides, producers, resizer.done, produced_at - started, delivered_at - started
 
 
-def _stream(producers: list[Worker], events: int, topics: int) -> Stream:
+def _stream(producers: list[Worker], events: int, topics: int) -> EventStream:
     async def let_go_on(sequence: int) -> None:
         for worker in producers:
             await worker.write_line(str(sequence))
 
-    return Stream(events, lambda: sum(worker.last["count"] for worker in producers) // topics, let_go_on)
+    return EventStream(events, lambda: sum(worker.last["count"] for worker in producers) // topics, let_go_on)
 
 
 async def _group_is_complete(consumers: list[Worker]) -> None:
@@ -238,7 +238,7 @@ def _note(worker: Worker) -> str:
     return f"{note}; {','.join(map(str, blocked))} waiting" if blocked else note
 
 
-def read_observations(side: Side) -> tuple[list[Observed], list[Flush]]:
+def read_observations(side: Side) -> tuple[list[ObservedRecord], list[Flush]]:
     """The deliveries and flushes that a side's consumers recorded."""
     observed, flushes = [], []
     for worker in side.consumers:
@@ -252,7 +252,7 @@ def read_observations(side: Side) -> tuple[list[Observed], list[Flush]]:
                 time_ns, partition, offset, sequence, unix_time, path, change, known, appended_ns = fields
                 event = Event(int(sequence), int(unix_time), path, change)
                 place = (int(time_ns), int(partition), int(offset))
-                observed.append(Observed(*place, event, int(known), int(appended_ns)))
+                observed.append(ObservedRecord(*place, event, int(known), int(appended_ns)))
     return observed, flushes
 
 
@@ -263,7 +263,9 @@ def acknowledged(producers: list[Worker], topic: str) -> Iterator[Acknowledged]:
                 yield Acknowledged(*map(int, fields))
 
 
-def judge(side: Side, producers: list[Worker], limit: int | None) -> tuple[Verdict, list[Observed], list[Flush]]:
+def judge(
+    side: Side, producers: list[Worker], limit: int | None
+) -> tuple[RunVerdict, list[ObservedRecord], list[Flush]]:
     observed, flushes = read_observations(side)
     store = StateStore(side.states)
     saved = store.all()

@@ -20,7 +20,7 @@ class Acknowledged(NamedTuple):
     offset: int
 
 
-class Observed(NamedTuple):
+class ObservedRecord(NamedTuple):
     """A record that a consumer processed, at ``time_ns`` of the machine's monotonic clock.
 
     ``changes_known`` is the number of changes in the consumer's state before the record, or ``states.SKIPPED`` when the
@@ -36,7 +36,7 @@ class Observed(NamedTuple):
 
 
 @dataclass(slots=True)
-class Verdict:
+class RunVerdict:
     """Counts over the run, and the first violations in the order in which they were found."""
 
     events: int = 0
@@ -69,18 +69,18 @@ class Verdict:
             self.examples.append(text)
 
 
-def first_deliveries(observed: Iterable[Observed]) -> list[Observed]:
+def first_deliveries(observed: Iterable[ObservedRecord]) -> list[ObservedRecord]:
     """The first delivery of each event, in the order of time."""
-    seen: dict[int, Observed] = {}
+    seen: dict[int, ObservedRecord] = {}
     for record in sorted(observed):
         seen.setdefault(record.event.sequence, record)
     return list(seen.values())
 
 
-def disordered(observed: Iterable[Observed]) -> list[tuple[Observed, Observed]]:
+def disordered(observed: Iterable[ObservedRecord]) -> list[tuple[ObservedRecord, ObservedRecord]]:
     """Pairs of a record and a newer record with the same key that was delivered first."""
     found = []
-    newest_of_key: dict[str, Observed] = {}
+    newest_of_key: dict[str, ObservedRecord] = {}
     for record in first_deliveries(observed):
         newest = newest_of_key.get(record.event.path)
         if newest is not None and newest.event.sequence > record.event.sequence:
@@ -93,13 +93,13 @@ def disordered(observed: Iterable[Observed]) -> list[tuple[Observed, Observed]]:
 def verify(
     written: Iterable[Event],
     acknowledged: Iterable[Acknowledged],
-    observed: Iterable[Observed],
+    observed: Iterable[ObservedRecord],
     saved: Mapping[str, FileState],
-) -> Verdict:
+) -> RunVerdict:
     """Check that every event is delivered unchanged, from its acknowledged place, in order, and to the right state."""
     by_sequence = {event.sequence: event for event in written}
     right = fold(by_sequence.values())
-    verdict = Verdict(events=len(by_sequence), keys=len(right))
+    verdict = RunVerdict(events=len(by_sequence), keys=len(right))
     places = {record.sequence: (record.partition, record.offset) for record in acknowledged}
     everything = sorted(observed)
     first = first_deliveries(everything)
@@ -125,7 +125,10 @@ def verify(
 
 
 def _check_records(
-    verdict: Verdict, written: Mapping[int, Event], places: Mapping[int, tuple[int, int]], first: list[Observed]
+    verdict: RunVerdict,
+    written: Mapping[int, Event],
+    places: Mapping[int, tuple[int, int]],
+    first: list[ObservedRecord],
 ) -> None:
     changes_before: dict[int, int] = {}
     count_of_key: dict[str, int] = {}
@@ -149,5 +152,5 @@ def _check_records(
             )
 
 
-def _place(record: Observed) -> str:
+def _place(record: ObservedRecord) -> str:
     return f"partition {record.partition} offset {record.offset}"

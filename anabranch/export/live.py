@@ -16,9 +16,9 @@ from anabranch.client.cluster import PartitionInfo
 from anabranch.command_error import CommandError
 from anabranch.export.destination import open_destination
 from anabranch.export.replica_files import read_high_watermarks, read_leader_epochs
-from anabranch.export.run import PARTIAL_EVERY_BYTES, ExportReport, ExportRun, NoProgress, Progress, Source
+from anabranch.export.run import PARTIAL_EVERY_BYTES, ExportProgress, ExportReport, ExportRun, NoProgress, ReplicaSource
 from anabranch.export.segment_pieces import SourceChangedError
-from anabranch.export.state import Bounds, CopyKey, Head
+from anabranch.export.state import CopyKey, Head, ReplicaBounds
 from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.znode import format_id
@@ -34,7 +34,7 @@ async def export_topic(
     log_dirs: Mapping[int, Path] | None = None,
     *,
     all_replicas: bool = False,
-    progress: Progress | None = None,
+    progress: ExportProgress | None = None,
     partial_every: int = PARTIAL_EVERY_BYTES,
 ) -> ExportReport:
     """Copy the new records of every partition to ``to``, a directory or a URI, up to the high watermark.
@@ -64,7 +64,7 @@ async def _export(cluster: _Cluster, run: ExportRun) -> ExportReport:
     return await anyio.to_thread.run_sync(run.finish, view.unread)
 
 
-async def _copy(cluster: _Cluster, run: ExportRun, key: CopyKey, source: Source) -> None:
+async def _copy(cluster: _Cluster, run: ExportRun, key: CopyKey, source: ReplicaSource) -> None:
     """Copy one replica. When its files change meanwhile, continue at the reached offset."""
     reached, attempts = -1, 0
     while True:
@@ -95,7 +95,7 @@ async def _copy(cluster: _Cluster, run: ExportRun, key: CopyKey, source: Source)
 class _View:
     """The replicas to copy, all known directories of each partition, and the brokers that did not respond."""
 
-    sources: dict[CopyKey, Source]
+    sources: dict[CopyKey, ReplicaSource]
     directories: dict[int, list[Path]]
     unread: tuple[int, ...]
 
@@ -135,7 +135,7 @@ class _Cluster:
         live = {node.id for node in (await self._admin.describe_cluster()).nodes}
         wanted = {p.leader for p in partitions} | {replica for p in partitions for replica in p.replicas}
         places = _Places(await self._admin.describe_log_dirs(sorted(live & wanted)), self._log_dirs)
-        sources: dict[CopyKey, Source] = {}
+        sources: dict[CopyKey, ReplicaSource] = {}
         directories: dict[int, list[Path]] = {}
         unread = set()
         for info in partitions:
@@ -202,5 +202,5 @@ class _Places:
         return path
 
 
-def _source(broker: int, directory: Path, start: int, end: int, *, may_lag: bool = False) -> Source:
-    return Source(broker, directory, Bounds(start, end, read_leader_epochs(directory)), may_lag)
+def _source(broker: int, directory: Path, start: int, end: int, *, may_lag: bool = False) -> ReplicaSource:
+    return ReplicaSource(broker, directory, ReplicaBounds(start, end, read_leader_epochs(directory)), may_lag)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from anabranch.broker.log.checkpoint_files import (
+    LogIdentity,
     MalformedFileError,
     MetaProperties,
-    PartitionMetadata,
     decode_meta_properties,
     decode_partition_metadata,
 )
@@ -26,16 +26,18 @@ from anabranch.broker.log.paths import (
 from anabranch.command_error import CommandError
 from anabranch.export.destination import open_destination
 from anabranch.export.replica_files import read_high_watermarks, read_leader_epochs, read_offsets
-from anabranch.export.run import ExportReport, ExportRun, NoProgress, Progress, Source
+from anabranch.export.run import ExportProgress, ExportReport, ExportRun, NoProgress, ReplicaSource
 from anabranch.export.segment_pieces import SourceChangedError, list_segments
-from anabranch.export.state import Bounds, CopyKey, Head
+from anabranch.export.state import CopyKey, Head, ReplicaBounds
 from anabranch.protocol.topic_names import INTERNAL_TOPICS
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.regular_files import read_regular
 from anabranch.zk_schemas.znode import format_id
 
 
-def export_offline(log_dir: Path, topic: str, to: str | Path, *, progress: Progress | None = None) -> ExportReport:
+def export_offline(
+    log_dir: Path, topic: str, to: str | Path, *, progress: ExportProgress | None = None
+) -> ExportReport:
     """Copy the new records of the partitions in ``log_dir`` to ``to``, up to their checkpointed high watermarks.
 
     The directory is locked meanwhile, so that no broker starts on it. Raises CommandError if a broker runs on the
@@ -78,8 +80,8 @@ def _copy(log_dir: Path, broker: int, partitions: list[TopicPartition], run: Exp
         segments = list_segments(directory)
         first = segments[0].base_offset if segments else 0
         start = max(starts.get(tp, 0), first)
-        bounds = Bounds(start, max(ends.get(tp, 0), start), read_leader_epochs(directory))
-        run.copy(CopyKey(tp.partition, None), Source(broker, directory, bounds, may_lag=True))
+        bounds = ReplicaBounds(start, max(ends.get(tp, 0), start), read_leader_epochs(directory))
+        run.copy(CopyKey(tp.partition, None), ReplicaSource(broker, directory, bounds, may_lag=True))
         run.add_layouts(tp.partition, [directory])
 
 
@@ -93,7 +95,7 @@ def _meta(log_dir: Path) -> MetaProperties:
         raise CommandError(str(error)) from None
 
 
-def _identities(log_dir: Path, partitions: list[TopicPartition]) -> dict[int, PartitionMetadata]:
+def _identities(log_dir: Path, partitions: list[TopicPartition]) -> dict[int, LogIdentity]:
     """The topic's identity in ``partition.metadata`` of each partition."""
     found = {}
     for tp in partitions:

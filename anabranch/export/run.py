@@ -14,7 +14,7 @@ from anabranch.audit.manifest import (
     MANIFEST_NAME,
     PARTIAL_NAME,
     FileEntry,
-    Layout,
+    LayoutLine,
     Manifest,
     ManifestError,
     SegmentEntry,
@@ -34,11 +34,11 @@ from anabranch.export.segment_pieces import (
 from anabranch.export.state import (
     CHECKPOINTS,
     UNFINISHED_SUFFIX,
-    Bounds,
     Copy,
     CopyKey,
     ExportConflictError,
     Head,
+    ReplicaBounds,
     build_manifest,
     check_belongs,
     continued,
@@ -60,7 +60,7 @@ class StoppedError(Exception):
     """The export was cancelled."""
 
 
-class Progress(Protocol):
+class ExportProgress(Protocol):
     """Receives the number of bytes to copy, and the number of copied bytes."""
 
     def expect(self, size_bytes: int) -> None: ...
@@ -98,7 +98,7 @@ class ExportReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ReplicaSource:
     """A replica's directory, and the offsets that it must have.
 
     ``may_lag``: the replica's log may end before the end of an earlier export from the replica or its leader.
@@ -106,7 +106,7 @@ class Source:
 
     broker: int
     directory: Path
-    bounds: Bounds
+    bounds: ReplicaBounds
     may_lag: bool = False
 
 
@@ -114,11 +114,11 @@ class ExportRun:
     """One export into one destination. Its methods block; ``stop`` may be called from another thread."""
 
     def __init__(
-        self, destination: Destination, head: Head, progress: Progress, partial_every: int = PARTIAL_EVERY_BYTES
+        self, destination: Destination, head: Head, progress: ExportProgress, partial_every: int = PARTIAL_EVERY_BYTES
     ) -> None:
         self.head = head
         self.leaders: dict[int, int] = {}
-        self.layouts: dict[int, list[Layout]] = {}
+        self.layouts: dict[int, list[LayoutLine]] = {}
         self._destination = destination
         self._progress = progress
         self._partial_every = partial_every
@@ -166,7 +166,7 @@ class ExportRun:
                 return None  # the export was killed while it wrote the file
             raise CommandError(f"{error}; export into a new directory") from None
 
-    def copy(self, key: CopyKey, source: Source) -> None:
+    def copy(self, key: CopyKey, source: ReplicaSource) -> None:
         """Copy the new records of one replica. When that fails, the progress so far is saved.
 
         After SourceChangedError or FileNotFoundError, call it again with the replica's present directory and bounds.
@@ -178,7 +178,7 @@ class ExportRun:
                 self.save_partial()
             raise
 
-    def _copy(self, key: CopyKey, source: Source) -> None:
+    def _copy(self, key: CopyKey, source: ReplicaSource) -> None:
         what = source.directory.name if key.broker is None else f"{source.directory.name} of broker {key.broker}"
         copy = self.copies.get(key) or empty_copy(source.bounds)
         bounds = source.bounds

@@ -20,7 +20,7 @@ from anabranch.audit.manifest import (
     REPLICAS_DIRECTORY,
     CopyEntry,
     EpochStart,
-    Layout,
+    LayoutLine,
     Manifest,
     OffsetRange,
     PartitionEntry,
@@ -53,7 +53,7 @@ class CopyKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ReplicaBounds:
     """The offsets that a replica must have now, and its leader epochs; no epochs if they are not known."""
 
     log_start_offset: int
@@ -79,7 +79,7 @@ class Copy:
     is_new: bool = True
 
 
-def empty_copy(bounds: Bounds) -> Copy:
+def empty_copy(bounds: ReplicaBounds) -> Copy:
     """The copy of a replica that is not exported yet."""
     return Copy(bounds.log_start_offset, bounds.log_start_offset, end_offset=bounds.log_start_offset)
 
@@ -108,7 +108,7 @@ def _copy(entry: CopyEntry) -> Copy:
     )
 
 
-def continued(copy: Copy, bounds: Bounds, what: str) -> Copy:
+def continued(copy: Copy, bounds: ReplicaBounds, what: str) -> Copy:
     """The copy with the replica's present bounds and epochs, ready for more segments.
 
     Raises ExportConflictError, which names ``what``, when the replica's history differs from the exported one.
@@ -290,7 +290,7 @@ def leftovers(copies: Mapping[CopyKey, Copy], topic: str, paths: Iterable[str]) 
 def build_manifest(
     head: Head,
     copies: Mapping[CopyKey, Copy],
-    layouts: Mapping[int, Sequence[Layout]],
+    layouts: Mapping[int, Sequence[LayoutLine]],
     leaders: Mapping[int, int],
     previous: Manifest | None,
 ) -> Manifest:
@@ -320,7 +320,7 @@ def build_manifest(
 def _partition_entry(
     partition: int,
     copies: Mapping[CopyKey, Copy],
-    layouts: Mapping[int, Sequence[Layout]],
+    layouts: Mapping[int, Sequence[LayoutLine]],
     leaders: Mapping[int, int],
     incarnations: Mapping[int, int],
     known: PartitionEntry | None,

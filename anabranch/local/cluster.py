@@ -32,7 +32,7 @@ from anabranch.local.supervisor import Child, Supervisor
 from anabranch.protocol.generated.describe_cluster import DescribeClusterRequest
 from anabranch.protocol.plurals import counted
 from anabranch.runtime.channel import Channel
-from anabranch.runtime.real_trio import RealNetwork
+from anabranch.runtime.real_trio import TrioNetwork
 
 READY_DEADLINE_S = 90.0
 CHECK_EVERY_S = 0.05
@@ -119,7 +119,7 @@ class LocalCluster:
     async def _ask_for_all(self, plan: ProcessPlan) -> bool:
         with trio.move_on_after(CHECK_TIMEOUT_S):
             try:
-                async with Channel.open(RealNetwork(), HOST, plan.port, client_id="anabranch-up") as channel:
+                async with Channel.open(TrioNetwork(), HOST, plan.port, client_id="anabranch-up") as channel:
                     response = await channel.request(DescribeClusterRequest(), timeout_s=CHECK_TIMEOUT_S)
             except OSError:
                 return False

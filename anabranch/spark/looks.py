@@ -17,7 +17,7 @@ from anabranch.client.cluster import Cluster, TopicInfo
 from anabranch.client.consumer.log_reader import LogReader
 from anabranch.client.errors import ErrorCode, KafkaError
 from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_EPOCH
-from anabranch.protocol.stream_offsets import CheckpointError, DataLossError, Offsets, Position, TopicPositions
+from anabranch.protocol.stream_offsets import CheckpointError, DataLossError, Offsets, StreamPosition, TopicPositions
 from anabranch.protocol.types import TopicPartition
 from anabranch.spark.options import Begin, OptionError, ReadOptions
 from anabranch.spark.plan import Latest, View, questions
@@ -141,7 +141,7 @@ class Looks:
             cluster.cluster_id or "",
             {
                 name: topic_positions(
-                    topic, {p: Position(found[TopicPartition(name, p)]) for p in self.partitions(topic)}
+                    topic, {p: StreamPosition(found[TopicPartition(name, p)]) for p in self.partitions(topic)}
                 )
                 for name, topic in topics.items()
             },
@@ -226,7 +226,9 @@ class Looks:
             await self._begin_new(topic, new, begin, is_first_seen=known is None)
         return begin
 
-    async def _judge_removed(self, topic: TopicInfo, removed: Mapping[int, Position], begin: dict[int, int]) -> None:
+    async def _judge_removed(
+        self, topic: TopicInfo, removed: Mapping[int, StreamPosition], begin: dict[int, int]
+    ) -> None:
         """Check that removed incarnations were read to their ends; otherwise report a loss, and begin at these ends.
 
         If no broker reports a missing partition as removed, the partition keeps its position: the metadata may be out
@@ -343,7 +345,7 @@ class Looks:
         view.ends.update(((tp.partition, epoch), answer.end_offset) for (tp, epoch), answer in answers.items())
 
 
-def topic_positions(topic: TopicInfo, partitions: Mapping[int, Position]) -> TopicPositions:
+def topic_positions(topic: TopicInfo, partitions: Mapping[int, StreamPosition]) -> TopicPositions:
     """The positions with the leader epochs and incarnations of the present metadata."""
     infos = topic.partitions
     return TopicPositions(
@@ -370,7 +372,7 @@ def _is_behind(topic: TopicInfo, offsets: Offsets) -> bool:
     return known is not None and 0 <= topic.incarnation < known.incarnation
 
 
-def _was_removed(topic: TopicInfo, p: int, position: Position) -> bool:
+def _was_removed(topic: TopicInfo, p: int, position: StreamPosition) -> bool:
     """Whether the partition is missing, or a later incarnation has its number."""
     info = topic.partitions.get(p)
     return info is None or 0 <= position.incarnation < info.incarnation

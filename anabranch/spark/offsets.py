@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from anabranch.protocol.stream_offsets import CheckpointError, Offsets, Position, TopicPositions, decoding
+from anabranch.protocol.stream_offsets import CheckpointError, Offsets, StreamPosition, TopicPositions, decoding
 
 VERSION: Final = 1
 
@@ -100,7 +100,7 @@ def _encode_topic(topic: TopicPositions) -> dict[str, Any]:
 
 def _decode_topic(found: Mapping[str, Any]) -> TopicPositions:
     partitions = {
-        int(p): Position(
+        int(p): StreamPosition(
             int(position["offset"]),
             int(position["leader_epoch"]),
             int(position["incarnation"]),

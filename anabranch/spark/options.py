@@ -65,7 +65,7 @@ class Use(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class SparkSubscription:
     """The topics or partitions to read; exactly one field is set."""
 
     topics: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ class ReadOptions:
 
     client: Mapping[str, Any]
     """Keys of ``ConsumerConfig``, without ``group_id``."""
-    subscription: Subscription
+    subscription: SparkSubscription
     begin: Begin
     end: Begin
     group_id: str | None = None
@@ -213,7 +213,7 @@ def _hint(option: str, names: tuple[str, ...]) -> str:
 # ---------------------------------------------------------------- values
 
 
-def _subscription(found: Mapping[str, str]) -> Subscription:
+def _subscription(found: Mapping[str, str]) -> SparkSubscription:
     given = [name for name in ("subscribe", "subscribePattern", "assign") if name in found]
     if len(given) != 1:
         what = (
@@ -225,17 +225,17 @@ def _subscription(found: Mapping[str, str]) -> Subscription:
         topics = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
         if not topics:
             raise OptionError("subscribe", "names no topic")
-        return Subscription(topics=topics)
+        return SparkSubscription(topics=topics)
     if given == ["subscribePattern"]:
         try:
             re.compile(text)
         except re.error as error:
             raise OptionError("subscribePattern", f"{text!r} is no regular expression: {error}") from None
-        return Subscription(pattern=text)
+        return SparkSubscription(pattern=text)
     parsed = _json("assign", text)
     if not parsed or not all(isinstance(ps, list) and ps and all(map(_is_partition, ps)) for ps in parsed.values()):
         raise OptionError("assign", f'{text!r} is not like {{"topic": [0, 1]}}')
-    return Subscription(partitions={topic: tuple(sorted(set(ps))) for topic, ps in parsed.items()})
+    return SparkSubscription(partitions={topic: tuple(sorted(set(ps))) for topic, ps in parsed.items()})
 
 
 def _offsets(option: str, text: str) -> Begin:
@@ -297,4 +297,4 @@ def _flag(option: str, text: str) -> bool:
     return text.lower() == "true"
 
 
-__all__ = ["Begin", "ConfigError", "OptionError", "ReadOptions", "Subscription", "Use", "WriteOptions"]
+__all__ = ["Begin", "ConfigError", "OptionError", "ReadOptions", "SparkSubscription", "Use", "WriteOptions"]

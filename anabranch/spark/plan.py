@@ -43,7 +43,7 @@ class View:
     """Unassigned partitions for which no partition waits: the query keeps no order with regard to these partitions."""
 
 
-class Questions(NamedTuple):
+class MissingFacts(NamedTuple):
     """The missing facts: partitions whose lineage is not known up to an epoch, and epochs whose end is not known."""
 
     lineages: dict[int, int]
@@ -59,10 +59,10 @@ def reach(view: View, start: Mapping[int, int]) -> dict[int, int]:
     return {p: max(_reach(view, facts, p, at), at) for p, at in start.items()}
 
 
-def questions(view: View, start: Mapping[int, int]) -> Questions:
+def questions(view: View, start: Mapping[int, int]) -> MissingFacts:
     """The facts to request before ``reach`` is complete."""
     facts = _facts(view, start)
-    found = Questions({}, set())
+    found = MissingFacts({}, set())
     for p, at in start.items():
         latest = view.latest.get(p)
         if latest is None or latest.offset <= at or not view.is_ordered:
@@ -143,7 +143,7 @@ def _needed(facts: Facts, known: Lineage, top: int) -> dict[int, int]:
     return lineage.required(facts, losers)
 
 
-def _ask(view: View, facts: Facts, q: int, f: int, found: Questions) -> None:
+def _ask(view: View, facts: Facts, q: int, f: int, found: MissingFacts) -> None:
     known = view.lineages.get(q)
     if known is None or not is_fresh(known, f):
         if not is_over(facts, q, f):

@@ -32,7 +32,7 @@ from anabranch.spark.offsets import Range, ranges, split
 from anabranch.spark.options import ReadOptions, Use, read_options, wants_headers, write_options
 from anabranch.spark.running import RunningReader, kept_reader
 from anabranch.spark.sink import LogStreamWriter, LogWriter
-from anabranch.spark.stream import Stream
+from anabranch.spark.stream import QueryStream
 
 FORMAT_NAME = "anabranch"
 _log = logging.getLogger(__name__)
@@ -110,14 +110,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         self._options = options
         self._schema = schema
         self._running: RunningReader | None = None
-        self._stream: Stream | None = None
+        self._stream: QueryStream | None = None
 
     def _call(self, method: str, *args: Any) -> Any:
         if self._running is None or self._stream is None:
             self._running = RunningReader(
                 {**self._options.client, **({"group_id": g} if (g := self._options.group_id) is not None else {})}
             )
-            self._stream = Stream(self._running.reader, self._options)
+            self._stream = QueryStream(self._running.reader, self._options)
         return self._running.call(getattr(self._stream, method), *args)
 
     def initialOffset(self) -> dict[str, Any]:

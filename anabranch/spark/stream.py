@@ -13,7 +13,7 @@ from anabranch.client.consumer.log_reader import LogReader
 from anabranch.client.errors import KafkaError
 from anabranch.client.group.coordinator_link import OffsetAndMetadata
 from anabranch.protocol.sentinels import NO_EPOCH
-from anabranch.protocol.stream_offsets import Offsets, Position, TopicPositions
+from anabranch.protocol.stream_offsets import Offsets, StreamPosition, TopicPositions
 from anabranch.protocol.types import TopicPartition
 from anabranch.spark.looks import Look, Looks, topic_positions
 from anabranch.spark.offsets import Range, decode, encode, ranges, split
@@ -27,7 +27,7 @@ class StalledError(Exception):
     """A query that ends at a fixed offset makes no progress, because a partition cannot be read to that offset."""
 
 
-class Stream:
+class QueryStream:
     """The driver's side of one query. Offsets are those of Spark's checkpoint, as JSON values."""
 
     def __init__(self, reader: LogReader, options: ReadOptions) -> None:
@@ -135,12 +135,12 @@ class Stream:
         # old ``begin`` was for the previous micro-batch.
         topics = {name: _standing(topic) for name, topic in offsets.topics.items()}
         for name in look.views:
-            partitions: dict[int, Position] = {}
+            partitions: dict[int, StreamPosition] = {}
             for p in look.begin[name]:
                 tp, before = TopicPartition(name, p), offsets.position(name, p)
                 at = begin[tp]
                 is_new = before is None or before.offset != at or offsets.is_initial
-                known = before if before is not None and ends[tp] == at else Position(-1)
+                known = before if before is not None and ends[tp] == at else StreamPosition(-1)
                 partitions[p] = known._replace(offset=ends[tp], begin=at if is_new else -1)
             topics[name] = topic_positions(look.cluster.topics[name], partitions)
         return Offsets(look.cluster.cluster_id or offsets.cluster_id, topics)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from anabranch.protocol.key_placement import ancestor_below, children, modulus
 
 
-class Move(NamedTuple):
+class KeyMove(NamedTuple):
     """Keys that go from one partition to another. ``share`` is their share of all keys if hashes are uniform."""
 
     source: int
@@ -25,15 +25,15 @@ def key_share(partition: int, initial: int, undeleted: int) -> Fraction:
     return Fraction(1, 2 * m if was_split else m)
 
 
-def moves(initial: int, before: int, after: int) -> list[Move]:
+def moves(initial: int, before: int, after: int) -> list[KeyMove]:
     """The splits of a grow or the merges of a shrink, in the order of the partitions that are added or removed."""
     if after > before:
         return [
-            Move(ancestor_below(new, initial, before), new, key_share(new, initial, after))
+            KeyMove(ancestor_below(new, initial, before), new, key_share(new, initial, after))
             for new in range(before, after)
         ]
     return [
-        Move(gone, ancestor_below(gone, initial, after), key_share(gone, initial, before))
+        KeyMove(gone, ancestor_below(gone, initial, after), key_share(gone, initial, before))
         for gone in range(after, before)
     ]
 

@@ -13,7 +13,7 @@ from anabranch.command_error import CommandError
 from anabranch.ordered_resize.lineage import has_keys, last_merges
 from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked, is_compacted, of_compacted
 from anabranch.protocol.plurals import counted, one_or_many
-from anabranch.view.moves import Move, moves, unordered_share
+from anabranch.view.moves import KeyMove, moves, unordered_share
 from anabranch.view.topics import (
     Committed,
     committed_offsets,
@@ -158,7 +158,7 @@ async def _judgement(admin: Admin, name: str, count: int) -> tuple[str | None, l
 
 
 async def _notes(
-    admin: Admin, topic: TopicDescription, count: int, changes: Mapping[str, str | None], planned: Iterable[Move]
+    admin: Admin, topic: TopicDescription, count: int, changes: Mapping[str, str | None], planned: Iterable[KeyMove]
 ) -> list[str]:
     """Notes about a resize that is possible, now or later."""
     before = topic.partition_count

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from anabranch.client.admin.types import PartitionLineage
 from anabranch.ordered_resize.explain import Wait
-from anabranch.ordered_resize.gate import Ask, Gate
+from anabranch.ordered_resize.gate import Gate, QuestionKind
 from anabranch.protocol.sentinels import NO_OFFSET
 
 
@@ -57,7 +57,7 @@ class GroupOnTopic:
             (q, f)
             for p in self._gate.owned
             for ask, q, f in self._gate.questions(p, lineages[p].as_of)
-            if ask is Ask.END
+            if ask is QuestionKind.END
         }
         wanted |= {(p, self._gate.cap(p)) for p in self._gate.owned if 0 <= self._gate.cap(p) < lineages[p].as_of}
         return sorted(wanted - set(asked))

@@ -13,7 +13,7 @@ from anabranch.broker.coordinator.durable import CoordinatorRecord, OffsetRecord
 from anabranch.broker.coordinator.expiry import GroupRemoved, remove_group
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.group_state import GroupState
-from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Turn
+from anabranch.broker.coordinator.outcome import CoordinatorOutcome, Now, Then, Turn
 from anabranch.broker.coordinator.responses import offset_append_error
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.broker.coordinator.token import Token
@@ -93,17 +93,17 @@ class GroupDeleted:
     group: Group
     token: Token
 
-    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
+    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> CoordinatorOutcome:
         out = GroupRemoved(self.group).resolve(shard, error, now)
         self._answer(out, error)
         return out
 
-    def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
+    def overdue(self, shard: Shard, now: Now) -> tuple[CoordinatorOutcome, Then | None]:
         """The group stays dead until its tombstones are known to be committed or lost."""
-        out = Outcome()
+        out = CoordinatorOutcome()
         self._answer(out, ErrorCode.REQUEST_TIMED_OUT)
         return out, GroupRemoved(self.group)
 
-    def _answer(self, out: Outcome, error: ErrorCode) -> None:
+    def _answer(self, out: CoordinatorOutcome, error: ErrorCode) -> None:
         group_id = self.group.group_id
         out.reply(self.token, DeletableGroupResult(group_id=group_id, error_code=offset_append_error(error)))

@@ -40,7 +40,7 @@ class Known(NamedTuple):
 NOTHING_KNOWN = Known(NO_OFFSET, awaits_report=True, rewinds=0)
 
 
-class Report(NamedTuple):
+class OwnerReport(NamedTuple):
     """The owner's report on one incarnation of a partition: everything below ``position`` is processed."""
 
     incarnation: int
@@ -88,7 +88,7 @@ class GroupPositions:
     """The positions of one generation; see the module. Empty unless the group is stable."""
 
     pollers: dict[str, Poller] = field(default_factory=dict)
-    reports: dict[TopicPartition, Report] = field(default_factory=dict)
+    reports: dict[TopicPartition, OwnerReport] = field(default_factory=dict)
     waiting: dict[TopicPartition, dict[str, None]] = field(default_factory=dict)
     """The members that want a partition's position."""
     without_poll: dict[str, int | None] | None = None
@@ -196,7 +196,7 @@ class GroupPositions:
         known = self.reports.get(tp)
         if known is not None and incarnation < known.incarnation:
             return False
-        self.reports[tp] = Report(incarnation, position)
+        self.reports[tp] = OwnerReport(incarnation, position)
         return self.reports[tp] != known
 
     def newest_wanted(self, tp: TopicPartition) -> int:

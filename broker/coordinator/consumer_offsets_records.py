@@ -18,10 +18,10 @@ from anabranch.broker.coordinator.broker_services import KeyValue
 from anabranch.broker.coordinator.durable import (
     CoordinatorRecord,
     GroupRecord,
-    OffsetAndMetadata,
     OffsetRecord,
     StableGeneration,
     StoredMember,
+    StoredOffset,
 )
 from anabranch.protocol.generated.consumer_offsets import (
     GroupMetadataKey,
@@ -61,7 +61,7 @@ def encode(record: CoordinatorRecord, schema_level: int = FLEXIBLE_LEVEL) -> Key
     return key_bytes, _encode_generation(record.value)
 
 
-def _encode_offset(committed: OffsetAndMetadata | None, is_flexible: bool) -> bytes | None:
+def _encode_offset(committed: StoredOffset | None, is_flexible: bool) -> bytes | None:
     if committed is None:
         return None
     expires = committed.expire_timestamp_ms
@@ -121,9 +121,9 @@ def decode(key: Buffer | None, value: Buffer | None) -> CoordinatorRecord | Unkn
     return UnknownRecord(version)
 
 
-def _decode_offset(data: Buffer) -> OffsetAndMetadata:
+def _decode_offset(data: Buffer) -> StoredOffset:
     _, value = decode_tolerantly(OffsetCommitValue, data)
-    return OffsetAndMetadata(
+    return StoredOffset(
         offset=value.offset,
         leader_epoch=value.leader_epoch,
         metadata=value.metadata,

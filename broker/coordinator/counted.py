@@ -21,7 +21,7 @@ class Creation(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Counted:
+class CountedGroups:
     """The state about the groups of one partition of the offsets topic."""
 
     since: dict[str, dict[str, int]] = field(default_factory=dict)

@@ -35,7 +35,7 @@ class Asked(NamedTuple):
     new_member_id: Callable[[], str]
 
 
-class Decision(NamedTuple):
+class ApiDecision(NamedTuple):
     """How one API is answered."""
 
     decide: Callable[[Turn, Token, Asked], None]
@@ -64,32 +64,32 @@ def _refuse_heartbeat(_asked: Asked, error: ErrorCode) -> HeartbeatResponse:
     return HeartbeatResponse(error_code=ErrorCode.NONE if is_loading else error)
 
 
-DECISIONS: Mapping[type, Decision] = {
-    JoinGroupRequest: Decision(
+DECISIONS: Mapping[type, ApiDecision] = {
+    JoinGroupRequest: ApiDecision(
         lambda turn, token, asked: join.join_group(turn, token, asked.origin, asked.request, asked.new_member_id()),
         _refuse_join,
     ),
-    SyncGroupRequest: Decision(
+    SyncGroupRequest: ApiDecision(
         lambda turn, token, asked: sync.sync_group(turn, token, asked.origin.api_version, asked.request), _refuse_sync
     ),
-    HeartbeatRequest: Decision(
+    HeartbeatRequest: ApiDecision(
         lambda turn, token, asked: membership.heartbeat(turn, token, asked.request), _refuse_heartbeat
     ),
-    LeaveGroupRequest: Decision(
+    LeaveGroupRequest: ApiDecision(
         lambda turn, token, asked: membership.leave_group(turn, token, asked.origin.api_version, asked.request),
         lambda _asked, error: LeaveGroupResponse(error_code=error),
     ),
-    ConsumerGroupPositionRequest: Decision(
+    ConsumerGroupPositionRequest: ApiDecision(
         lambda turn, token, asked: position_poll.poll_positions(turn, token, asked.request, asked.topics.incarnation),
         lambda _asked, error: ConsumerGroupPositionResponse(error_code=error),
         level=POSITIONS_LEVEL,
     ),
-    OffsetCommitRequest: Decision(
+    OffsetCommitRequest: ApiDecision(
         lambda turn, token, asked: offsets.commit_offsets(turn, token, asked.request, asked.topics),
         lambda asked, error: offsets.refuse_commit(asked.request, error),
         is_empty_valid=True,
     ),
-    OffsetDeleteRequest: Decision(
+    OffsetDeleteRequest: ApiDecision(
         lambda turn, token, asked: offsets.delete_offsets(turn, token, asked.request, asked.topics.contains),
         lambda _asked, error: OffsetDeleteResponse(error_code=error),
     ),

@@ -16,7 +16,7 @@ from anabranch.protocol.sentinels import NO_INCARNATION
 from anabranch.protocol.types import TopicPartition
 
 
-class Deletion(NamedTuple):
+class PartitionDeletion(NamedTuple):
     """The deletion of a partition: the incarnation that was deleted, -1 if it is not known."""
 
     incarnation: int = NO_INCARNATION
@@ -57,8 +57,9 @@ class RecentDeletions:
         return {**self._old, **self._young}
 
 
-def as_of(partitions: Mapping[TopicPartition, int], topics: Topics) -> dict[TopicPartition, Deletion]:
+def as_of(partitions: Mapping[TopicPartition, int], topics: Topics) -> dict[TopicPartition, PartitionDeletion]:
     """The deletions of ``partitions``. Each deletion notes whether its partition has been created again."""
     return {
-        tp: Deletion(incarnation, topics.contains(tp.topic, tp.partition)) for tp, incarnation in partitions.items()
+        tp: PartitionDeletion(incarnation, topics.contains(tp.topic, tp.partition))
+        for tp, incarnation in partitions.items()
     }

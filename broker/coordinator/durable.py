@@ -14,7 +14,7 @@ from anabranch.protocol.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetAndMetadata:
+class StoredOffset:
     """A committed offset. Timestamps are wall-clock milliseconds.
 
     ``expire_timestamp_ms`` is set only by commits with a retention of their own (OffsetCommit v2-4).
@@ -73,7 +73,7 @@ class OffsetRecord:
 
     group_id: str
     partition: TopicPartition
-    value: OffsetAndMetadata | None
+    value: StoredOffset | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ CoordinatorRecord: TypeAlias = OffsetRecord | GroupRecord
 class DurableState:
     """Committed offsets and generations of every group in one partition of the offsets topic."""
 
-    offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = field(default_factory=dict)
+    offsets: dict[str, dict[TopicPartition, StoredOffset]] = field(default_factory=dict)
     generations: dict[str, StableGeneration] = field(default_factory=dict)
     committers: dict[str, dict[str, int]] = field(default_factory=dict)
     """``{topic: {group: number of partitions of the topic in which the group has an offset}}``."""
@@ -132,6 +132,6 @@ class DurableState:
         """Every group with records in the log, in the order of the log."""
         return list(dict.fromkeys([*self.generations, *self.offsets]))
 
-    def offsets_of(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+    def offsets_of(self, group_id: str) -> dict[TopicPartition, StoredOffset]:
         """The group's committed offsets; empty when it has none. Callers must not change them."""
         return self.offsets.get(group_id, {})

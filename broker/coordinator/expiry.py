@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from anabranch.broker.coordinator.deletions import Deletion
-from anabranch.broker.coordinator.durable import CoordinatorRecord, GroupRecord, OffsetAndMetadata, OffsetRecord
+from anabranch.broker.coordinator.deletions import PartitionDeletion
+from anabranch.broker.coordinator.durable import CoordinatorRecord, GroupRecord, OffsetRecord, StoredOffset
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.group_state import GroupState
-from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Turn
+from anabranch.broker.coordinator.outcome import CoordinatorOutcome, Now, Then, Turn
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.sentinels import NO_TIMESTAMP
@@ -33,7 +33,7 @@ def expire_offsets(turn: Turn, group: Group) -> None:
     _remove(turn, group, expired)
 
 
-def remove_partitions(turn: Turn, group: Group, deleted: Mapping[TopicPartition, Deletion]) -> None:
+def remove_partitions(turn: Turn, group: Group, deleted: Mapping[TopicPartition, PartitionDeletion]) -> None:
     """Write tombstones for the group's offsets in deleted partitions; for a commit in flight, after that commit.
 
     If an offset was committed for a later incarnation than the deleted one, the offset stays (hole 20).
@@ -47,7 +47,7 @@ def remove_partitions(turn: Turn, group: Group, deleted: Mapping[TopicPartition,
         _remove(turn, group, gone)
 
 
-def _is_expired(turn: Turn, group: Group, tp: TopicPartition, offset: OffsetAndMetadata) -> bool:
+def _is_expired(turn: Turn, group: Group, tp: TopicPartition, offset: StoredOffset) -> bool:
     """Whether an offset's retention is over (KIP-211). The retention begins at different times:
 
     - an empty group that once had members: when it became empty (at the commit, if that time was never stored);
@@ -114,11 +114,11 @@ class GroupRemoved:
 
     group: Group
 
-    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
+    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> CoordinatorOutcome:
         if shard.groups.get(self.group.group_id) is self.group:
             shard.rebuild(self.group.group_id, now.monotonic_ms)
-        return Outcome()
+        return CoordinatorOutcome()
 
-    def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
+    def overdue(self, shard: Shard, now: Now) -> tuple[CoordinatorOutcome, Then | None]:
         """No request waits; the group stays dead until its tombstones are known to be committed or lost."""
-        return Outcome(), self
+        return CoordinatorOutcome(), self

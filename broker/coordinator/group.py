@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from anabranch.broker.coordinator.awaited_positions import GroupPositions
-from anabranch.broker.coordinator.durable import OffsetAndMetadata, StableGeneration
+from anabranch.broker.coordinator.durable import StableGeneration, StoredOffset
 from anabranch.broker.coordinator.group_state import VALID_PREVIOUS_STATES, GroupState
 from anabranch.broker.coordinator.token import Token
 from anabranch.protocol.sentinels import NO_TIMESTAMP
@@ -115,7 +115,7 @@ class Group:
     sync_deadline_ms: int | None = None
     assignment_in_flight: bool = False
     """Whether the leader's assignment of this generation is being written to the log."""
-    pending_commits: dict[TopicPartition, list[OffsetAndMetadata]] = field(default_factory=dict)
+    pending_commits: dict[TopicPartition, list[StoredOffset]] = field(default_factory=dict)
     """The offset commits that are being written to the log, by partition, oldest first."""
     positions: GroupPositions = field(default_factory=GroupPositions)
     wake_ms: int | None = None
@@ -314,7 +314,7 @@ class Group:
 
     # ------------------------------------------------------------ offset commits in flight
 
-    def commit_started(self, partition: TopicPartition, committed: OffsetAndMetadata) -> None:
+    def commit_started(self, partition: TopicPartition, committed: StoredOffset) -> None:
         self.pending_commits.setdefault(partition, []).append(committed)
 
     def commit_ended(self, partition: TopicPartition) -> None:

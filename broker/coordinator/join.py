@@ -15,7 +15,7 @@ from anabranch.broker.coordinator.durable import GroupRecord
 from anabranch.broker.coordinator.fencing import check_member
 from anabranch.broker.coordinator.group import MEMBER_BYTES, Group, Member, ParkedJoin, Protocols, protocols_bytes
 from anabranch.broker.coordinator.group_state import GroupState
-from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Turn
+from anabranch.broker.coordinator.outcome import CoordinatorOutcome, Now, Then, Turn
 from anabranch.broker.coordinator.position_owners import refuse_poll
 from anabranch.broker.coordinator.rebalance import (
     generation_response,
@@ -271,7 +271,7 @@ class StaticMemberStored:
     before: tuple[Protocols, int, int]
     """The protocols, rebalance timeout and session timeout to restore if the write is lost."""
 
-    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
+    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> CoordinatorOutcome:
         turn = Turn(shard, now)
         group, member = self.group, self.group.members.get(self.new_member_id)
         in_time = group.state is GroupState.STABLE and group.generation_id == self.generation_id
@@ -294,6 +294,6 @@ class StaticMemberStored:
         group.keep_alive(member, now.monotonic_ms)
         return turn.out
 
-    def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
+    def overdue(self, shard: Shard, now: Now) -> tuple[CoordinatorOutcome, Then | None]:
         """Handle the write as lost. If it is committed later, the stored member is found by its instance id."""
         return self.resolve(shard, ErrorCode.REQUEST_TIMED_OUT, now), None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from anabranch.broker.coordinator.broker_services import OffsetsLog
 from anabranch.broker.coordinator.consumer_offsets_records import encode
 from anabranch.broker.coordinator.membership import on_deadlines, release_groups
-from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Turn, Write, is_committed
+from anabranch.broker.coordinator.outcome import CoordinatorOutcome, GroupWrite, Now, Then, Turn, is_committed
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.broker.coordinator.timer import DeadlineTimer
 from anabranch.broker.deferred import Deferred
@@ -28,7 +28,7 @@ def read_clock(clock: Clock, not_before_ms: int = 0) -> Now:
 class _InFlight:
     """A write, its result (committed or lost), and the action that runs once the result is known."""
 
-    write: Write
+    write: GroupWrite
     then: Then | None
     overdue_ms: int | None = None
     """The time when the request is answered even without a result.
@@ -55,13 +55,13 @@ class _Written:
 
     done: Deferred[None]
 
-    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
+    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> CoordinatorOutcome:
         self.done.fill(None)
-        return Outcome()
+        return CoordinatorOutcome()
 
-    def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
+    def overdue(self, shard: Shard, now: Now) -> tuple[CoordinatorOutcome, Then | None]:
         """The entry stays in the queue, because a time-out decides nothing about the writes before the entry."""
-        return Outcome(), self
+        return CoordinatorOutcome(), self
 
 
 class LoadedPartition:
@@ -234,7 +234,7 @@ class LoadedPartition:
 
     # ------------------------------------------------------------ writes
 
-    def _perform(self, out: Outcome) -> None:
+    def _perform(self, out: CoordinatorOutcome) -> None:
         # Append before replying: a reply wakes a connection, whose next request may write at once.
         for write in out.writes:
             entry = _InFlight(write, write.then)
@@ -249,7 +249,7 @@ class LoadedPartition:
     def written(self) -> Deferred[None]:
         """Filled when every write so far has a result (committed or lost), or when the partition is closed."""
         done: Deferred[None] = Deferred()
-        self._perform(Outcome(writes=[Write("", [], _Written(done))]))
+        self._perform(CoordinatorOutcome(writes=[GroupWrite("", [], _Written(done))]))
         return done
 
     def append_entry(self, entry: _InFlight) -> None:
@@ -306,7 +306,7 @@ class LoadedPartition:
                 self.schedule(entry.write.group_id)
 
     @staticmethod
-    def _reply(out: Outcome) -> None:
+    def _reply(out: CoordinatorOutcome) -> None:
         for token, response in out.replies:
             assert isinstance(token, Deferred)
             token.fill(response)

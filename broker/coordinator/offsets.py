@@ -24,13 +24,13 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from anabranch.broker.coordinator.awaited_positions import Report
+from anabranch.broker.coordinator.awaited_positions import OwnerReport
 from anabranch.broker.coordinator.broker_services import IncarnationOf, Topics
-from anabranch.broker.coordinator.durable import CoordinatorRecord, OffsetAndMetadata, OffsetRecord
+from anabranch.broker.coordinator.durable import CoordinatorRecord, OffsetRecord, StoredOffset
 from anabranch.broker.coordinator.fencing import check_generation
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.group_state import GroupState
-from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Turn, is_committed
+from anabranch.broker.coordinator.outcome import CoordinatorOutcome, Now, Then, Turn, is_committed
 from anabranch.broker.coordinator.position_owners import Processed, on_committed, take_processed
 from anabranch.broker.coordinator.responses import offset_append_error
 from anabranch.broker.coordinator.shard import Shard
@@ -97,7 +97,7 @@ def commit_offsets(turn: Turn, token: Token, request: OffsetCommitRequest, topic
                 partitions.append(tp)
                 group.commit_started(tp, committed)
                 if partition.is_processed:
-                    processed.reports[tp] = Report(committed.incarnation, committed.offset)
+                    processed.reports[tp] = OwnerReport(committed.incarnation, committed.offset)
             errors.append((partition.partition_index, error))
         checked.append((topic.name, errors))
     if not accepted:
@@ -162,7 +162,7 @@ def _newest_incarnation(shard: Shard, group: Group, tp: TopicPartition, incarnat
     return max(incarnation_of(tp.topic, tp.partition), stored, *pending)
 
 
-def _newest_commit(shard: Shard, group: Group, tp: TopicPartition) -> OffsetAndMetadata | None:
+def _newest_commit(shard: Shard, group: Group, tp: TopicPartition) -> StoredOffset | None:
     """The group's last commit for the partition, in flight or in the log."""
     pending = group.pending_commits.get(tp)
     return pending[-1] if pending else shard.durable.offsets_of(group.group_id).get(tp)
@@ -194,8 +194,8 @@ def _committed(
     request: OffsetCommitRequest,
     partition: OffsetCommitRequestPartition,
     known_incarnation: int,
-    before: OffsetAndMetadata | None,
-) -> OffsetAndMetadata:
+    before: StoredOffset | None,
+) -> StoredOffset:
     """The offset as it will be stored. The record version with an expiry has no leader epoch, incarnation or rewinds.
 
     Values that the record version cannot hold are left out here, so that a successor loads the same state.
@@ -203,7 +203,7 @@ def _committed(
     now_ms, retention_ms = turn.now.wall_ms, request.retention_time_ms
     expires = None if retention_ms == NO_RETENTION_TIME else now_ms + retention_ms
     incarnation = max(partition.incarnation, known_incarnation) if expires is None else NO_INCARNATION
-    return OffsetAndMetadata(
+    return StoredOffset(
         offset=partition.committed_offset,
         leader_epoch=partition.committed_leader_epoch if expires is None else NO_EPOCH,
         metadata=partition.committed_metadata or "",
@@ -214,7 +214,7 @@ def _committed(
     )
 
 
-def _rewinds(before: OffsetAndMetadata | None, offset: int) -> int:
+def _rewinds(before: StoredOffset | None, offset: int) -> int:
     """``rewinds`` of a commit of ``offset`` after ``before``: the number of commits so far that lowered the offset."""
     return 0 if before is None else before.rewinds + (offset < before.offset)
 
@@ -229,19 +229,19 @@ class OffsetsStored:
     partitions: list[TopicPartition]
     processed: Processed
 
-    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
+    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> CoordinatorOutcome:
         is_stored = error is ErrorCode.NONE
         reported = take_processed(shard, self.group, self.processed) if is_stored else frozenset()
         out = CommitEnded(self.group, self.partitions).resolve(shard, error, now)
         out.reply(self.token, _response(self.checked, offset_append_error(error), reported))
         return out
 
-    def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
+    def overdue(self, shard: Shard, now: Now) -> tuple[CoordinatorOutcome, Then | None]:
         """The offsets stay pending: a stable fetch must still see them, and they are removed with their group.
 
         The offsets do not count as a report any more: the member gets an error, and may then change its position.
         """
-        out = Outcome()
+        out = CoordinatorOutcome()
         out.reply(self.token, _response(self.checked, offset_append_error(ErrorCode.REQUEST_TIMED_OUT)))
         return out, CommitEnded(self.group, self.partitions)
 
@@ -253,7 +253,7 @@ class CommitEnded:
     group: Group
     partitions: list[TopicPartition]
 
-    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
+    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> CoordinatorOutcome:
         for tp in self.partitions:
             self.group.commit_ended(tp)
         turn = Turn(shard, now)
@@ -261,8 +261,8 @@ class CommitEnded:
             on_committed(turn, self.group, self.partitions)
         return turn.out
 
-    def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
-        return Outcome(), self
+    def overdue(self, shard: Shard, now: Now) -> tuple[CoordinatorOutcome, Then | None]:
+        return CoordinatorOutcome(), self
 
 
 # ---------------------------------------------------------------- fetch
@@ -309,7 +309,7 @@ def fetch_offsets(
     return result
 
 
-def committed_now(tp: TopicPartition, committed: OffsetAndMetadata, known: Topics) -> OffsetAndMetadata | None:
+def committed_now(tp: TopicPartition, committed: StoredOffset, known: Topics) -> StoredOffset | None:
     """The committed offset, converted to the present incarnation; unchanged if no later incarnation is known."""
     if known.merged_away(*tp):
         return None
@@ -326,7 +326,7 @@ def _no_offset(index: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchResp
     return OffsetFetchResponsePartitions(partition_index=index, committed_offset=NO_OFFSET, error_code=error)
 
 
-def _fetched(index: int, committed: OffsetAndMetadata | None) -> OffsetFetchResponsePartitions:
+def _fetched(index: int, committed: StoredOffset | None) -> OffsetFetchResponsePartitions:
     if committed is None:
         return _no_offset(index)
     return OffsetFetchResponsePartitions(
@@ -379,11 +379,11 @@ class OffsetsDeleted:
     token: Token
     response: OffsetDeleteResponse
 
-    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
-        out = Outcome()
+    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> CoordinatorOutcome:
+        out = CoordinatorOutcome()
         failed = error is not ErrorCode.NONE
         out.reply(self.token, OffsetDeleteResponse(error_code=offset_append_error(error)) if failed else self.response)
         return out
 
-    def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
+    def overdue(self, shard: Shard, now: Now) -> tuple[CoordinatorOutcome, Then | None]:
         return self.resolve(shard, ErrorCode.REQUEST_TIMED_OUT, now), None

@@ -27,14 +27,14 @@ def is_committed(error: ErrorCode) -> bool:
 class Then(Protocol):
     """The action that follows a write, as data: it runs once the write is known to be committed or lost."""
 
-    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
+    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> CoordinatorOutcome:
         """Run the action.
 
         ``error`` is the log's error or NONE; if ``is_committed(error)``, the records were replayed.
         """
         ...
 
-    def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
+    def overdue(self, shard: Shard, now: Now) -> tuple[CoordinatorOutcome, Then | None]:
         """After ``offsets.commit.timeout.ms``, answer the waiting request with REQUEST_TIMED_OUT. Called once at most.
 
         The write may still be committed. Returns the answers, and the action to run once the write is committed or
@@ -44,7 +44,7 @@ class Then(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class GroupWrite:
     """Records of one group to append as one batch, and the action that follows.
 
     If there are no records, only the action runs, after the actions of earlier writes.
@@ -56,11 +56,11 @@ class Write:
 
 
 @dataclass(slots=True)
-class Outcome:
+class CoordinatorOutcome:
     """The effects of one decision, in the order in which they were decided."""
 
     replies: list[tuple[Token, object]] = field(default_factory=list)
-    writes: list[Write] = field(default_factory=list)
+    writes: list[GroupWrite] = field(default_factory=list)
 
     def reply(self, token: Token, response: object) -> None:
         """Answer the request that ``token`` stands for."""
@@ -68,7 +68,7 @@ class Outcome:
 
     def write(self, group_id: str, records: list[CoordinatorRecord], then: Then | None = None) -> None:
         """Append ``records`` as one batch."""
-        self.writes.append(Write(group_id, records, then))
+        self.writes.append(GroupWrite(group_id, records, then))
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class Turn:
 
     shard: Shard
     now: Now
-    out: Outcome = field(default_factory=Outcome)
+    out: CoordinatorOutcome = field(default_factory=CoordinatorOutcome)
 
     @property
     def config(self) -> GroupConfig:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from anabranch.broker.coordinator.awaited_positions import NOTHING_KNOWN, Known, Ownership, Poller, Report
+from anabranch.broker.coordinator.awaited_positions import NOTHING_KNOWN, Known, OwnerReport, Ownership, Poller
 from anabranch.broker.coordinator.group import Group, Member
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.outcome import Turn
@@ -181,7 +181,7 @@ class Processed(NamedTuple):
 
     generation_id: int
     member_id: str
-    reports: dict[TopicPartition, Report]
+    reports: dict[TopicPartition, OwnerReport]
 
 
 def take_processed(shard: Shard, group: Group, processed: Processed) -> set[TopicPartition]:

@@ -107,7 +107,7 @@ def _poll(
 
 
 def _replace_wants(
-    turn: Turn, group: Group, member_id: str, poll_number: int, asked: Sequence[Asked]
+    turn: Turn, group: Group, member_id: str, poll_number: int, asked: Sequence[AskedPosition]
 ) -> list[TopicPartition]:
     """Replace the partitions whose positions a member wants, and its waits. Returns the newly wanted partitions."""
     poller = group.positions.pollers[member_id]
@@ -173,7 +173,7 @@ def _members_without_poll(group: Group) -> dict[str, int | None]:
     return {m.member_id: None if m.polls_positions else m.session_timeout_ms for m in group.members.values()}
 
 
-class Asked(NamedTuple):
+class AskedPosition(NamedTuple):
     """A partition of a request, with the requested incarnation and the reported position."""
 
     tp: TopicPartition
@@ -183,10 +183,10 @@ class Asked(NamedTuple):
     awaited_until: int
 
 
-def partitions_of(request: ConsumerGroupPositionRequest, incarnation_of: IncarnationOf) -> list[Asked]:
+def partitions_of(request: ConsumerGroupPositionRequest, incarnation_of: IncarnationOf) -> list[AskedPosition]:
     """The partitions of a request, without negative indexes."""
     return [
-        Asked(
+        AskedPosition(
             TopicPartition(topic.name, partition.partition_index),
             _meant(partition.incarnation, topic.name, partition.partition_index, incarnation_of),
             partition.need_position,

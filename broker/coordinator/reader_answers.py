@@ -42,7 +42,7 @@ class Confirmed(NamedTuple):
     confirmed_ms: int
 
 
-class Question(NamedTuple):
+class ReaderQuestion(NamedTuple):
     """The question, and how it is answered.
 
     Without ``knows_positions``, members cannot report their positions. ``most_bytes``: ``socket.response.max.bytes``.
@@ -55,7 +55,7 @@ class Question(NamedTuple):
     most_bytes: int
 
 
-def answer_in_steps(asked: Question, parts: Sequence[Confirmed]) -> Generator[None, None, TopicReadersResponse]:
+def answer_in_steps(asked: ReaderQuestion, parts: Sequence[Confirmed]) -> Generator[None, None, TopicReadersResponse]:
     """Yields after every ``ITEMS_AT_ONCE`` items. An answer that would be too large is MESSAGE_TOO_LARGE instead."""
     work = _Work(asked.most_bytes)
     response = TopicReadersResponse()
@@ -82,7 +82,7 @@ def answer_in_steps(asked: Question, parts: Sequence[Confirmed]) -> Generator[No
 
 
 def _groups_of(
-    loaded: LoadedPartition, asked: Question, work: _Work
+    loaded: LoadedPartition, asked: ReaderQuestion, work: _Work
 ) -> Generator[None, None, dict[int, list[TopicReadersResponseGroup]] | None]:
     """The groups of one partition, by the number of the topic; None if this broker does not coordinate it any more."""
     found: dict[int, list[TopicReadersResponseGroup]] = {}
@@ -109,7 +109,7 @@ def _groups_of(
 
 
 def _group(
-    loaded: LoadedPartition, group_id: str, topic: TopicReadersRequestTopic, asked: Question
+    loaded: LoadedPartition, group_id: str, topic: TopicReadersRequestTopic, asked: ReaderQuestion
 ) -> TopicReadersResponseGroup | None:
     turn = loaded.turn()
     if topic.questions:

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Mapping
 from anabranch.broker.coordinator.awaited_positions import NOTHING_KNOWN
 from anabranch.broker.coordinator.broker_services import Topics
 from anabranch.broker.coordinator.counted import Creation
-from anabranch.broker.coordinator.durable import CoordinatorRecord, OffsetAndMetadata, OffsetRecord
+from anabranch.broker.coordinator.durable import CoordinatorRecord, OffsetRecord, StoredOffset
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.offsets import CommitEnded, committed_now
@@ -325,9 +325,7 @@ def write_beginnings(turn: Turn, group_id: str, topics: Topics) -> None:
     partitions = []
     for tp, creation in unwritten.items():
         if tp not in group.pending_commits:
-            value = OffsetAndMetadata(
-                creation.base_offset, NO_EPOCH, "", turn.now.wall_ms, incarnation=creation.incarnation
-            )
+            value = StoredOffset(creation.base_offset, NO_EPOCH, "", turn.now.wall_ms, incarnation=creation.incarnation)
             records.append(OffsetRecord(group_id, tp, value))
             partitions.append(tp)
             group.commit_started(tp, value)

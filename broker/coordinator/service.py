@@ -26,13 +26,13 @@ from anabranch.broker.coordinator.broker_services import OffsetsLog, RequestOrig
 from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.counted import Creation, RecentCreations
 from anabranch.broker.coordinator.decisions import DECISIONS, POSITIONS_LEVEL, Asked
-from anabranch.broker.coordinator.deletions import Deletion, RecentDeletions, as_of
+from anabranch.broker.coordinator.deletions import PartitionDeletion, RecentDeletions, as_of
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.leadership import Leadership
 from anabranch.broker.coordinator.loaded_partition import LoadedPartition
 from anabranch.broker.coordinator.long_answers import LongAnswers
 from anabranch.broker.coordinator.placement import partition_for
-from anabranch.broker.coordinator.reader_answers import Confirmed, Question, answer_in_steps
+from anabranch.broker.coordinator.reader_answers import Confirmed, ReaderQuestion, answer_in_steps
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.broker.coordinator.sweeps import Sweeps
 from anabranch.broker.coordinator.timer import DeadlineTimer
@@ -206,7 +206,7 @@ class GroupCoordinator:
                 for loaded in just_loaded:
                     nursery.start_soon(self._remove, loaded, deleted)
 
-    async def _remove(self, loaded: LoadedPartition, deleted: Mapping[TopicPartition, Deletion]) -> None:
+    async def _remove(self, loaded: LoadedPartition, deleted: Mapping[TopicPartition, PartitionDeletion]) -> None:
         """Write tombstones for the offsets of partitions that were deleted."""
         group_ids = loaded.committers_of({tp.topic: None for tp in deleted}) if deleted else []
         await self._sweeps.visit(
@@ -225,7 +225,9 @@ class GroupCoordinator:
             for loaded in self._leadership.loaded.values():
                 nursery.start_soon(self._expire_partition, loaded, deleted)
 
-    async def _expire_partition(self, loaded: LoadedPartition, deleted: Mapping[TopicPartition, Deletion]) -> None:
+    async def _expire_partition(
+        self, loaded: LoadedPartition, deleted: Mapping[TopicPartition, PartitionDeletion]
+    ) -> None:
         await self._sweeps.visit("offset-expiry", loaded, list(loaded.shard.groups), expiry.expire_offsets)
         await self._remove(loaded, deleted)  # tombstones may have been missed, or lost
 
@@ -380,7 +382,7 @@ class GroupCoordinator:
             else:
                 loaded.confirm(partial(confirmed, now_ms))
         knows_positions = self._level(GROUP_COORDINATOR) >= POSITIONS_LEVEL
-        asked = Question(request, self._topics, knows_positions, self._now_ms, self._config.response_max_bytes)
+        asked = ReaderQuestion(request, self._topics, knows_positions, self._now_ms, self._config.response_max_bytes)
         answer: Deferred[TopicReadersResponse] = Deferred()
 
         def make(found: list[Confirmed | None]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from anabranch.broker.coordinator.config import GroupConfig
-from anabranch.broker.coordinator.counted import Counted
+from anabranch.broker.coordinator.counted import CountedGroups
 from anabranch.broker.coordinator.durable import DurableState
 from anabranch.broker.coordinator.group import Group, MemberMemory
 from anabranch.protocol.sentinels import NO_EPOCH
@@ -30,7 +30,7 @@ class Shard:
     config: GroupConfig
     durable: DurableState = field(default_factory=DurableState)
     groups: dict[str, Group] = field(default_factory=dict)
-    counted: Counted = field(default_factory=Counted)
+    counted: CountedGroups = field(default_factory=CountedGroups)
     memory: MemberMemory = field(default_factory=MemberMemory)
     memory_elsewhere: Callable[[], int] = _none
     """The memory of the members in the other partitions that this broker coordinates."""

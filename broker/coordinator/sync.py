@@ -12,7 +12,7 @@ from anabranch.broker.coordinator.durable import GroupRecord
 from anabranch.broker.coordinator.fencing import present_member
 from anabranch.broker.coordinator.group import Group, Member
 from anabranch.broker.coordinator.group_state import GroupState
-from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Turn
+from anabranch.broker.coordinator.outcome import CoordinatorOutcome, Now, Then, Turn
 from anabranch.broker.coordinator.rebalance import (
     maybe_complete_join,
     maybe_prepare_rebalance,
@@ -82,7 +82,7 @@ class AssignmentStored:
     group: Group
     generation_id: int
 
-    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
+    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> CoordinatorOutcome:
         """Make the group stable and answer every member. If the write was lost, make every member rejoin instead."""
         turn, group = Turn(shard, now), self.group
         if group.state is not GroupState.COMPLETING_REBALANCE or group.generation_id != self.generation_id:
@@ -102,6 +102,6 @@ class AssignmentStored:
                 group.keep_alive(member, now.monotonic_ms)
         return turn.out
 
-    def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
+    def overdue(self, shard: Shard, now: Now) -> tuple[CoordinatorOutcome, Then | None]:
         """Handle the write as lost. If the generation is committed later all the same, no member gets it."""
         return self.resolve(shard, ErrorCode.REQUEST_TIMED_OUT, now), None

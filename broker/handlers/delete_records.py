@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from anabranch.broker.replication.delayed_delete import DelayedDelete, Deleted, Deletion
+from anabranch.broker.replication.delayed_delete import DelayedDelete, Deleted, RecordDeletion
 from anabranch.broker.request.context import Answer, RequestContext
 from anabranch.ordered_resize.marked import Marked
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -30,13 +30,13 @@ def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> Answer:
         for topic in request.topics
     ]
 
-    def respond(outcomes: Mapping[Deletion, Deleted]) -> DeleteRecordsResponse:
+    def respond(outcomes: Mapping[RecordDeletion, Deleted]) -> DeleteRecordsResponse:
         return DeleteRecordsResponse(
             topics=[
                 DeleteRecordsTopicResult(
                     name=name,
                     partitions=[
-                        _result(index, outcomes[found] if isinstance(found, Deletion) else found)
+                        _result(index, outcomes[found] if isinstance(found, RecordDeletion) else found)
                         for index, found in partitions
                     ],
                 )
@@ -44,7 +44,7 @@ def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> Answer:
             ]
         )
 
-    deletions = [found for _, partitions in begun for _, found in partitions if isinstance(found, Deletion)]
+    deletions = [found for _, partitions in begun for _, found in partitions if isinstance(found, RecordDeletion)]
     deadline = ctx.node.env.clock.monotonic() + request.timeout_ms / 1000
     return DelayedDelete.park(ctx.node.purgatory, deadline, deletions, respond)
 
@@ -55,7 +55,7 @@ def _result(index: int, deleted: Deleted) -> DeleteRecordsPartitionResult:
     )
 
 
-def _delete(ctx: RequestContext, topic: str, asked: DeleteRecordsPartition) -> Deletion | Deleted:
+def _delete(ctx: RequestContext, topic: str, asked: DeleteRecordsPartition) -> RecordDeletion | Deleted:
     """Delete the records in this broker's log. If the deletion is refused, its outcome is set at once."""
     index = asked.partition_index
     try:
@@ -73,4 +73,4 @@ def _delete(ctx: RequestContext, topic: str, asked: DeleteRecordsPartition) -> D
     except KafkaError as error:
         return Deleted(error.code)
     partition.notify()
-    return Deletion(partition, log_start_offset)
+    return RecordDeletion(partition, log_start_offset)

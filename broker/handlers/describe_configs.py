@@ -35,8 +35,8 @@ _ALL_KEYS = frozenset(key.name for keys in (TOPIC_CONFIGS, BROKER_CONFIGS) for k
 _NAMES_AT_ONCE = 10_000
 
 
-class ConfigSource(enum.IntEnum):
-    """Where a value comes from (Kafka's ``ConfigSource``)."""
+class ValueSource(enum.IntEnum):
+    """Where a value comes from (Kafka's ``ValueSource``)."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -54,9 +54,9 @@ class _Layers:
         self.topic = topic
         self.default = default
         self.brokers = (
-            (ConfigSource.DYNAMIC_BROKER, own),
-            (ConfigSource.DYNAMIC_DEFAULT_BROKER, default),
-            (ConfigSource.STATIC_BROKER, static),
+            (ValueSource.DYNAMIC_BROKER, own),
+            (ValueSource.DYNAMIC_DEFAULT_BROKER, default),
+            (ValueSource.STATIC_BROKER, static),
         )
 
     def of_broker_key(self, name: str) -> list[DescribeConfigsSynonym]:
@@ -67,21 +67,19 @@ class _Layers:
         ]
         key = BROKER_CONFIGS[name]
         if key.default is not None and key.default is not REQUIRED:
-            default = DescribeConfigsSynonym(name=name, value=key.format(key.default), source=ConfigSource.DEFAULT)
+            default = DescribeConfigsSynonym(name=name, value=key.format(key.default), source=ValueSource.DEFAULT)
             found.append(default)
         return found
 
     def of_default_alone(self, name: str) -> list[DescribeConfigsSynonym]:
         """Describe the default of all brokers, without the answering broker's own values."""
-        return [
-            synonym for synonym in self.of_broker_key(name) if synonym.source == ConfigSource.DYNAMIC_DEFAULT_BROKER
-        ]
+        return [synonym for synonym in self.of_broker_key(name) if synonym.source == ValueSource.DYNAMIC_DEFAULT_BROKER]
 
     def of_topic_key(self, key: ConfigKey) -> list[DescribeConfigsSynonym]:
         found = []
         if key.name in self.topic:
             value = self.topic[key.name]
-            found.append(DescribeConfigsSynonym(name=key.name, value=value, source=ConfigSource.TOPIC))
+            found.append(DescribeConfigsSynonym(name=key.name, value=value, source=ValueSource.TOPIC))
         for synonym in key.synonyms:
             found += self.of_broker_key(synonym.name)
         return found
@@ -197,7 +195,7 @@ def _entry(
     synonyms: list[DescribeConfigsSynonym],
     read_only: bool,
 ) -> DescribeConfigsResourceResult:
-    source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
+    source = synonyms[0].source if synonyms else ValueSource.DEFAULT
     return DescribeConfigsResourceResult(
         name=key.name,
         value=None if key.sensitive else value,

@@ -17,7 +17,7 @@ from collections.abc import Generator, Mapping
 from itertools import islice
 
 from anabranch.broker.log.slices import TimeSlice, at_once, in_slices
-from anabranch.broker.metadata_cache import PARTITIONS_AT_ONCE, PartitionInfo, TopicInfo
+from anabranch.broker.metadata_cache import PARTITIONS_AT_ONCE, CachedPartition, CachedTopic
 from anabranch.broker.request.context import Answer, RequestContext
 from anabranch.protocol.acl_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from anabranch.protocol.errors import ErrorCode
@@ -167,7 +167,7 @@ def _known(ctx: RequestContext, name: str) -> Generator[None, None, MetadataResp
     return shown
 
 
-def _show_coming_leaders(ctx: RequestContext, info: TopicInfo, partitions: list[MetadataResponsePartition]) -> None:
+def _show_coming_leaders(ctx: RequestContext, info: CachedTopic, partitions: list[MetadataResponsePartition]) -> None:
     """Name the future leaders of partitions that never had a leader, to clients that would not ask again soon."""
     for partition in partitions:
         coming = info.coming_leader(partition.partition_index)
@@ -175,7 +175,7 @@ def _show_coming_leaders(ctx: RequestContext, info: TopicInfo, partitions: list[
             partition.leader_id, partition.error_code = coming, ErrorCode.NONE
 
 
-def _announced(info: TopicInfo) -> list[MetadataResponsePartition]:
+def _announced(info: CachedTopic) -> list[MetadataResponsePartition]:
     """Partitions that an announced split will add. Clients without support for layouts wait for leaders there."""
     return [
         MetadataResponsePartition(
@@ -190,7 +190,7 @@ def _announced(info: TopicInfo) -> list[MetadataResponsePartition]:
     ]
 
 
-def described(ctx: RequestContext, index: int, partition: PartitionInfo) -> MetadataResponsePartition:
+def described(ctx: RequestContext, index: int, partition: CachedPartition) -> MetadataResponsePartition:
     metadata = ctx.node.metadata
     leader, code = partition.leader, ErrorCode.NONE
     if leader not in metadata.brokers:

@@ -6,7 +6,7 @@ The error is LEADER_NOT_AVAILABLE (5) if the broker knows less than the client r
 
 from __future__ import annotations
 
-from anabranch.broker.link.lineage_reader import NOTHING_READ, Question, Read, refusal
+from anabranch.broker.link.lineage_reader import NOTHING_READ, LineageQuestion, Read, refusal
 from anabranch.broker.request.context import Answer, RequestContext
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
@@ -23,7 +23,7 @@ def handle(ctx: RequestContext, request: PartitionLeaderEpochsForPartitionsReque
         (
             topic.name,
             [
-                Question(TopicPartition(topic.name, asked.partition_index), topic.topic_incarnation)
+                LineageQuestion(TopicPartition(topic.name, asked.partition_index), topic.topic_incarnation)
                 for asked in topic.partitions
             ],
         )

@@ -59,7 +59,7 @@ from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.sentinels import ACKS_ALL, NO_OFFSET
 from anabranch.protocol.topic_names import INTERNAL_TOPICS
 from anabranch.protocol.types import TopicPartition
-from anabranch.zk_schemas.partition_state import Layout as StoredLayout
+from anabranch.zk_schemas.partition_state import PartitionLayout as StoredLayout
 
 _ADMIN_CLIENT_ID = "__admin_client"
 """The only client id that may produce to internal topics (Kafka's ``AdminUtils``)."""

@@ -12,7 +12,7 @@ from anabranch.broker.link.log_dir_failure import LogDirFailures
 from anabranch.broker.link.older_zookeeper import OlderZooKeeper
 from anabranch.broker.link.producer_ids import ProducerIds
 from anabranch.broker.link.registered_controllers import RegisteredControllers
-from anabranch.broker.link.registration import Registration
+from anabranch.broker.link.registration import Registrar
 from anabranch.broker.link.topic_creation import TopicCreator
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.protocol.sentinels import NO_EPOCH
@@ -42,7 +42,7 @@ class ClusterLink:
         self.log_dir_failures = LogDirFailures(zk, broker_id)
         self.older_zookeeper = OlderZooKeeper(zk, broker_id)
         background.sources.append(self.older_zookeeper.lines)
-        self.registration: Registration | None = None
+        self.registration: Registrar | None = None
         self.registered = trio.Event()
         """Set once there is a broker epoch. A controller's requests from before are for the previous process."""
 

@@ -48,7 +48,7 @@ _READS_AT_ONCE = 64
 T = TypeVar("T")
 
 
-class Question(NamedTuple):
+class LineageQuestion(NamedTuple):
     """A question about one partition, with the topic's incarnation in the client's metadata; -1 for any."""
 
     tp: TopicPartition
@@ -142,7 +142,7 @@ class LineageReader:
         self.size_bytes = 0
         """Bytes of the kept znodes that are read completely."""
 
-    def answer(self, question: Question, read: Read = NOTHING_READ) -> PartitionAnswer | None:
+    def answer(self, question: LineageQuestion, read: Read = NOTHING_READ) -> PartitionAnswer | None:
         """The answer. If it is None, call ``read`` and pass its result; a second None means: not known."""
         tp = question.tp
         if tp.topic not in self._metadata.topics:
@@ -182,7 +182,7 @@ class LineageReader:
         If that epoch is not known, the result is ``BELOW_EVERY_EPOCH``, so that all tombstones stay. A lineage from an
         earlier read is sufficient, so a znode is not read again.
         """
-        question, read = Question(tp), NOTHING_READ
+        question, read = LineageQuestion(tp), NOTHING_READ
         answer = self.answer(question)
         if answer is None:
             read = await self.read([question])
@@ -199,7 +199,7 @@ class LineageReader:
             return None
         return refusal(tp, ErrorCode.LEADER_NOT_AVAILABLE, known.wrong)
 
-    def _current_topic(self, question: Question, read: Read) -> TopicZnode | None:
+    def _current_topic(self, question: LineageQuestion, read: Read) -> TopicZnode | None:
         known: KnownZnode[TopicZnode] | None = self._find(TopicZnode.path(question.tp.topic), read)
         return None if known is None or known.czxid < question.topic_incarnation else known.current()
 
@@ -208,7 +208,7 @@ class LineageReader:
             self._known.move_to_end(path)
         return read.get(path) or self._known.get(path)
 
-    async def read(self, questions: Collection[Question]) -> Read:
+    async def read(self, questions: Collection[LineageQuestion]) -> Read:
         """Read the znodes that the answers need, after a ``sync``. A znode that is still watched then is up to date.
 
         The topic is read before the states, so that no state is read for a partition that never existed. The topic is

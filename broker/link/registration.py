@@ -46,7 +46,7 @@ class DuplicateBrokerError(Exception):
     """Another live process has this broker id."""
 
 
-class Registration:
+class Registrar:
     """Registers this broker and keeps it registered; ``epoch`` is -1 before the first registration.
 
     ``admit`` raises ``IncompatibleFeaturesError`` when the broker may not run with the finalized features.

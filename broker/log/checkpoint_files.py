@@ -140,14 +140,14 @@ def decode_numbers(path: str, data: bytes, fields: int) -> list[list[int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionMetadata:
+class LogIdentity:
     """The identity of the log in a directory. ``incarnation`` is -1 in a directory that Kafka wrote."""
 
     topic_id: uuid.UUID
     incarnation: int = NO_INCARNATION
 
 
-def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
+def encode_partition_metadata(metadata: LogIdentity) -> bytes:
     """Kafka's two lines, and a third line with the incarnation, which Kafka does not read."""
     topic_id = base64.urlsafe_b64encode(metadata.topic_id.bytes).rstrip(b"=").decode()
     text = f"version: 0\ntopic_id: {topic_id}\n"
@@ -156,7 +156,7 @@ def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
     return text.encode()
 
 
-def decode_partition_metadata(path: str, data: bytes) -> PartitionMetadata:
+def decode_partition_metadata(path: str, data: bytes) -> LogIdentity:
     """The inverse of ``encode_partition_metadata``."""
     fields = _properties(path, data, ":")
     if not data.endswith(b"\n"):  # an incarnation that lost its last digits would still be a number
@@ -168,7 +168,7 @@ def decode_partition_metadata(path: str, data: bytes) -> PartitionMetadata:
         topic_id = uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (ValueError, binascii.Error) as error:
         raise MalformedFileError(path, f"topic_id {text!r} is not 16 bytes in base64") from error
-    return PartitionMetadata(topic_id, _number(path, fields.get("incarnation", "-1")))
+    return LogIdentity(topic_id, _number(path, fields.get("incarnation", "-1")))
 
 
 # ---------------------------------------------------------------- meta.properties

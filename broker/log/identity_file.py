@@ -8,8 +8,8 @@ import structlog
 
 from anabranch.broker.log import disk_errors
 from anabranch.broker.log.checkpoint_files import (
+    LogIdentity,
     MalformedFileError,
-    PartitionMetadata,
     decode_partition_metadata,
     encode_partition_metadata,
     read_checkpoint,
@@ -29,7 +29,7 @@ class IdentityFile:
 
     __slots__ = ("_directory", "_storage", "_unsynced", "metadata", "unwritten")
 
-    def __init__(self, storage: Storage, directory: str, metadata: PartitionMetadata) -> None:
+    def __init__(self, storage: Storage, directory: str, metadata: LogIdentity) -> None:
         self._storage = storage
         self._directory = directory
         self._unsynced = False
@@ -38,7 +38,7 @@ class IdentityFile:
         """Whether the file has other content than ``metadata``, because the disk refused the write."""
 
     @classmethod
-    def create(cls, storage: Storage, directory: str, metadata: PartitionMetadata) -> IdentityFile:
+    def create(cls, storage: Storage, directory: str, metadata: LogIdentity) -> IdentityFile:
         """Write the file for a new log. Raises ``OSError``."""
         identity = cls(storage, directory, metadata)
         file = storage.open(identity.path, create=True)
@@ -56,7 +56,7 @@ class IdentityFile:
 
         ``synced``: whether the process that wrote the file has synced it. If not, the next ``sync`` syncs the file.
         """
-        identity = cls(storage, directory, PartitionMetadata(ZERO_UUID))
+        identity = cls(storage, directory, LogIdentity(ZERO_UUID))
         try:
             identity.metadata = decode_partition_metadata(identity.path, read_checkpoint(storage, identity.path))
             identity._unsynced = not synced
@@ -84,7 +84,7 @@ class IdentityFile:
         """Note that the log's directory has another name now."""
         self._directory = directory
 
-    def replace(self, metadata: PartitionMetadata) -> None:
+    def replace(self, metadata: LogIdentity) -> None:
         """Write a new identity to the disk, because the topic has a new id, or because the identity was not known.
 
         Raises ``OSError``.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.broker.log.blank_directories import blank_directory
-from anabranch.broker.log.checkpoint_files import PartitionMetadata
+from anabranch.broker.log.checkpoint_files import LogIdentity
 from anabranch.broker.log.identity_file import IdentityFile
 from anabranch.broker.log.layout_history import LayoutHistory
 from anabranch.broker.log.leader_epoch_cache import LeaderEpochCache
@@ -23,7 +23,7 @@ def create_log(
     env: Env,
     directory: str,
     partition: TopicPartition,
-    metadata: PartitionMetadata,
+    metadata: LogIdentity,
     config: LogConfig,
     producers: ProducerState,
     *,

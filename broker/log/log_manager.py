@@ -11,7 +11,7 @@ import trio
 
 from anabranch.broker.log import catch_ups
 from anabranch.broker.log.catch_ups import CatchUps
-from anabranch.broker.log.checkpoint_files import MetaProperties, PartitionMetadata
+from anabranch.broker.log.checkpoint_files import LogIdentity, MetaProperties
 from anabranch.broker.log.checkpoint_writer import CheckpointWriter
 from anabranch.broker.log.cleaner import LogCleaner
 from anabranch.broker.log.current_logs import CurrentLogs
@@ -38,7 +38,7 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import Env
 
-__all__ = ["LogDirDescription", "LogDirError", "LogManager", "LogManagerConfig"]
+__all__ = ["DescribedLogDir", "LogDirError", "LogManager", "LogManagerConfig"]
 
 logger = structlog.get_logger(__name__)
 
@@ -46,7 +46,7 @@ _REOPEN_CHECK_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class LogDirDescription:
+class DescribedLogDir:
     """A log dir as DescribeLogDirs shows it; bytes are -1 if they are not known.
 
     ``is_lost``: the disk refused the log dir at the start, so nothing is known about the log dir.
@@ -196,7 +196,7 @@ class LogManager:
                 self._env,
                 join(directory.path, directory_name(partition)),
                 partition,
-                PartitionMetadata(topic_id, incarnation),
+                LogIdentity(topic_id, incarnation),
                 config or self._config.topic_defaults,
                 ProducerState(self._expiration),
                 start_offset=start_offset,
@@ -312,14 +312,14 @@ class LogManager:
 
     # ------------------------------------------------------------ descriptions
 
-    def log_dirs(self) -> list[LogDirDescription]:
+    def log_dirs(self) -> list[DescribedLogDir]:
         """Every log dir with the sizes of its logs."""
         found = []
         for directory in self.directories.all():
             sizes = {partition: log.size_bytes for partition, log in directory.logs.items()}
             futures = [future for future in self.moves.futures() if future.directory == directory.path]
-            found.append(LogDirDescription(directory.path, *directory.usage(), sizes, futures))
-        return found + [LogDirDescription(path, -1, -1, is_lost=True) for path in self.directories.lost]
+            found.append(DescribedLogDir(directory.path, *directory.usage(), sizes, futures))
+        return found + [DescribedLogDir(path, -1, -1, is_lost=True) for path in self.directories.lost]
 
     def disk_usage(self) -> list[tuple[str, int | None, int]]:
         """(path, bytes, free bytes) of each log dir's file system; None for a dir that was lost at the start."""

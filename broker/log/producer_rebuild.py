@@ -17,7 +17,7 @@ from anabranch.broker.log.cold_reads import ColdError
 from anabranch.broker.log.disk_errors import passes
 from anabranch.broker.log.producer_state import ProducerState
 from anabranch.broker.log.segment import LogSegment
-from anabranch.broker.log.snapshot_files import Snapshot, SnapshotFiles, replay_producers, restore_producers
+from anabranch.broker.log.snapshot_files import ProducerSnapshot, SnapshotFiles, replay_producers, restore_producers
 from anabranch.protocol.compression import CorruptRecordError
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
@@ -69,7 +69,7 @@ class ProducerRebuild:
 
     __slots__ = ("_clock", "_log", "_steps", "cold")
 
-    def __init__(self, log: TruncatedLog, snapshot: Snapshot | None, clock: Clock) -> None:
+    def __init__(self, log: TruncatedLog, snapshot: ProducerSnapshot | None, clock: Clock) -> None:
         self._log = log
         self._clock = clock
         self._steps = self._rebuild(snapshot)
@@ -118,7 +118,7 @@ class ProducerRebuild:
     def _rebuild_again(self) -> Iterator[ColdError | None]:
         yield from self._rebuild(self._log.snapshots.load_latest(self._log.log_end_offset))
 
-    def _rebuild(self, snapshot: Snapshot | None) -> Iterator[ColdError | None]:
+    def _rebuild(self, snapshot: ProducerSnapshot | None) -> Iterator[ColdError | None]:
         log = self._log
         if log.awaits_cut:  # the cut comes first: nothing can be appended before
             yield ColdError(log.finish_truncation)

@@ -27,7 +27,7 @@ from anabranch.runtime.env import Clock, Storage
 logger = structlog.get_logger(__name__)
 
 
-class Snapshot(NamedTuple):
+class ProducerSnapshot(NamedTuple):
     """A snapshot at ``offset``. ``kept`` has the producers of its ``.producers`` file; None if that cannot be read."""
 
     offset: int
@@ -119,13 +119,13 @@ class SnapshotFiles:
             decode_snapshot(self._path(offset), files.snapshot)
             self._write(offset, files)
 
-    def load_latest(self, at_most: int) -> Snapshot | None:
+    def load_latest(self, at_most: int) -> ProducerSnapshot | None:
         """The newest readable snapshot up to ``at_most``. Unreadable snapshots are removed."""
         for offset in reversed([known for known in self.offsets if known <= at_most]):
             path = self._path(offset)
             content = self._storage.read_bytes(path)
             try:
-                return Snapshot(offset, decode_snapshot(path, content), self._load_kept(offset, content))
+                return ProducerSnapshot(offset, decode_snapshot(path, content), self._load_kept(offset, content))
             except MalformedFileError:
                 self.remove_at(offset)
         return None
@@ -173,7 +173,7 @@ def _offsets_of(names: Iterable[str], suffix: str) -> list[int]:
 
 
 def restore_producers(
-    state: ProducerState, snapshot: Snapshot | None, log_start_offset: int, now_ms: int
+    state: ProducerState, snapshot: ProducerSnapshot | None, log_start_offset: int, now_ms: int
 ) -> Iterator[None]:
     """Load a snapshot into ``state``; if it is None, begin at the log's start with no producers. Yields at times."""
     if snapshot is None:

@@ -14,7 +14,7 @@ from anabranch.broker.log.log_state import LogState
 from anabranch.broker.log.producer_files import NO_FILES, ProducerFiles
 from anabranch.broker.log.producer_rebuild import ProducerRebuild, TruncatedLog
 from anabranch.broker.log.segment_list import SegmentList
-from anabranch.broker.log.snapshot_files import Snapshot
+from anabranch.broker.log.snapshot_files import ProducerSnapshot
 from anabranch.protocol.compression import CorruptRecordError
 from anabranch.runtime.env import Clock
 
@@ -90,7 +90,7 @@ class Truncation:
         self._rebuild_producers(log, self._snapshots.load_latest(offset))
         log.on_log_start_moved(log)
 
-    def _end_at_last_batch(self, log: LogToTruncate, snapshot: Snapshot | None) -> None:
+    def _end_at_last_batch(self, log: LogToTruncate, snapshot: ProducerSnapshot | None) -> None:
         """Set the log end and the producer state to the end of the last batch that is left."""
         try:
             end = self._segments.active.load_tail()
@@ -109,6 +109,6 @@ class Truncation:
         if lowered:
             log.on_truncated(log)
 
-    def _rebuild_producers(self, log: LogToTruncate, snapshot: Snapshot | None) -> None:
+    def _rebuild_producers(self, log: LogToTruncate, snapshot: ProducerSnapshot | None) -> None:
         log.rebuild = rebuild = ProducerRebuild(log, snapshot, self._clock)
         rebuild.begin()

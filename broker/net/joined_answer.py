@@ -17,7 +17,7 @@ from anabranch.protocol.pieces import Pieces, pieces
 _CHUNK_BYTES = 256 * 1024
 
 
-class Slice(NamedTuple):
+class RequestSlice(NamedTuple):
     """A part of a request: a request of the same kind, for some of the items."""
 
     request: Any
@@ -99,7 +99,7 @@ class JoinedAnswer:
         self._refusal: tuple[int, Message] | None = None
         self.size_bytes = 0
 
-    def add(self, index: int, part: Slice, response: Any) -> None:
+    def add(self, index: int, part: RequestSlice, response: Any) -> None:
         """Take the response to a slice. Raises ``AnswerError``."""
         self._sink.take(response)
         if getattr(response, "error_code", ErrorCode.NONE):
@@ -152,7 +152,15 @@ class JoinedAnswer:
             self._chunks[-1] += found.items
 
     def _encode(
-        self, depth: int, asked: Any, answered: Any, part: Slice, encoded: _Encoded, *, is_first: bool, is_last: bool
+        self,
+        depth: int,
+        asked: Any,
+        answered: Any,
+        part: RequestSlice,
+        encoded: _Encoded,
+        *,
+        is_first: bool,
+        is_last: bool,
     ) -> None:
         """Encode the items of one array. ``is_first`` and ``is_last``: whether it is at the slice's start and end."""
         if asked is not None and len(asked) != len(answered):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import trio
 
 from anabranch.broker.deferred import Deferred
-from anabranch.broker.net.joined_answer import AnswerError, EncodedAnswer, JoinedAnswer, Sink, Slice
+from anabranch.broker.net.joined_answer import AnswerError, EncodedAnswer, JoinedAnswer, RequestSlice, Sink
 from anabranch.broker.request.context import Answer, CloseConnectionError, RequestContext
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.generated.sync_group import SyncGroupRequest
@@ -104,11 +104,11 @@ class _Cutter:
         self._totals = [0] * len(self._path)
         self._continues = 0
 
-    def run(self, request: Any) -> Iterator[Slice]:
+    def run(self, request: Any) -> Iterator[RequestSlice]:
         yield from self._level(0, request)
-        yield Slice(self._open[0], self._continues)
+        yield RequestSlice(self._open[0], self._continues)
 
-    def _level(self, depth: int, owner: Any) -> Iterator[Slice]:
+    def _level(self, depth: int, owner: Any) -> Iterator[RequestSlice]:
         path, items = self._path, getattr(owner, self._path[depth])
         is_innermost = depth == len(path) - 1
         for number, item in enumerate(items):
@@ -131,9 +131,9 @@ class _Cutter:
         getattr(self._open[depth], self._path[depth]).append(item)
         self._open[depth + 1 :] = [item]
 
-    def _close(self, depth: int) -> Slice:
+    def _close(self, depth: int) -> RequestSlice:
         """End the slice before an item at this depth. The items around it begin the next slice."""
-        done = Slice(self._open[0], self._continues, tuple(self._totals[:depth]))
+        done = RequestSlice(self._open[0], self._continues, tuple(self._totals[:depth]))
         around = self._open[1 : depth + 1]
         self._open = [_with(self._open[0], self._path[0], [])]
         for level, item in enumerate(around):
@@ -142,7 +142,7 @@ class _Cutter:
         return done
 
 
-def cut(found: Cut, request: Any) -> Iterator[Slice]:
+def cut(found: Cut, request: Any) -> Iterator[RequestSlice]:
     """The slices of a request, in order."""
     return _Cutter(found, request).run(request)
 
@@ -247,7 +247,7 @@ class _Joining:
         self._whole: Deferred[Any] = Deferred()
         self.error: str | None = None
 
-    def expect(self, index: int, part: Slice, answer: Any) -> None:
+    def expect(self, index: int, part: RequestSlice, answer: Any) -> None:
         """Take the response to a slice, now or when it is there."""
         self._missing += 1
         if isinstance(answer, Deferred):
@@ -261,7 +261,7 @@ class _Joining:
         self._fill_when_complete()
         return self._whole
 
-    def _arrived(self, index: int, part: Slice, response: Any) -> None:
+    def _arrived(self, index: int, part: RequestSlice, response: Any) -> None:
         self._missing -= 1
         if self._joined is not None:
             try:

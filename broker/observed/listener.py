@@ -6,7 +6,13 @@ from anabranch.broker.link.progress_reader import progress_reader
 from anabranch.broker.net.server import Server
 from anabranch.broker.node import Node
 from anabranch.broker.observed.group_lag import GroupLag
-from anabranch.broker.observed.state_metrics import GroupMetrics, Limits, PartitionMetrics, log_metrics, network_metrics
+from anabranch.broker.observed.state_metrics import (
+    GroupMetrics,
+    PartitionMetrics,
+    SeriesLimits,
+    log_metrics,
+    network_metrics,
+)
 from anabranch.runtime.health import Problem
 from anabranch.runtime.http_limits import HttpLimits
 from anabranch.runtime.metrics import Histogram, ShownTopics
@@ -22,7 +28,7 @@ async def offer_metrics(node: Node, server: Server, zk_latency: Histogram | None
     metrics = node.metrics
     metrics.shown_topics = ShownTopics(values.metrics_max_topics, lambda: node.metadata.topics)
     metrics.most_series = values.metrics_max_partitions
-    limits = Limits(values.metrics_max_partitions, values.metrics_max_groups)
+    limits = SeriesLimits(values.metrics_max_partitions, values.metrics_max_groups)
     lag = GroupLag(
         node.env.clock,
         node.groups,

@@ -1,7 +1,7 @@
 """Metrics that are read from a broker's state when Prometheus requests them (ADR 39).
 
 The metrics of a partition come from its leader, the metrics of a log from each replica, and the metrics of a group from
-its coordinator. ``Limits`` bounds the number of partitions and groups that have series of their own.
+its coordinator. ``SeriesLimits`` bounds the number of partitions and groups that have series of their own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from anabranch.broker.coordinator.durable import OffsetAndMetadata
+from anabranch.broker.coordinator.durable import StoredOffset
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.position_owners import owner_of
@@ -35,7 +35,7 @@ RUNNING = 3
 _PARTITION = ("topic", "partition")
 
 
-class Limits(NamedTuple):
+class SeriesLimits(NamedTuple):
     """The largest number of partitions, and of groups, that have series of their own."""
 
     partitions: int
@@ -74,7 +74,7 @@ class _Rows:
 class PartitionMetrics:
     """The metrics of the partitions that this broker hosts or leads."""
 
-    def __init__(self, node: Node, shown: ShownTopics, limits: Limits) -> None:
+    def __init__(self, node: Node, shown: ShownTopics, limits: SeriesLimits) -> None:
         self._node = node
         self._shown = shown
         self._limits = limits
@@ -324,7 +324,7 @@ def network_metrics(node: Node, server: Server) -> Callable[[], Iterator[Metric 
 class GroupMetrics:
     """The metrics of groups that this broker coordinates."""
 
-    def __init__(self, node: Node, lag: GroupLag, shown: ShownTopics, limits: Limits) -> None:
+    def __init__(self, node: Node, lag: GroupLag, shown: ShownTopics, limits: SeriesLimits) -> None:
         self._node = node
         self._lag = lag
         self._shown = shown
@@ -414,7 +414,7 @@ class GroupMetrics:
         self,
         group_id: str,
         tp: TopicPartition,
-        committed: OffsetAndMetadata,
+        committed: StoredOffset,
         offsets: _Rows,
         lags: _Rows,
         sums: dict[tuple[str, str], list[float]],

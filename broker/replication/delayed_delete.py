@@ -16,7 +16,7 @@ from anabranch.protocol.types import TopicPartition
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Deletion:
+class RecordDeletion:
     """A deletion of records that the partition's leader has made, and that the other replicas have to make."""
 
     partition: Partition
@@ -31,7 +31,7 @@ class Deleted(NamedTuple):
     low_watermark: int = NO_OFFSET
 
 
-Respond = Callable[[Mapping[Deletion, Deleted]], DeleteRecordsResponse]
+Respond = Callable[[Mapping[RecordDeletion, Deleted]], DeleteRecordsResponse]
 """Makes the response from the outcome of each deletion."""
 
 
@@ -40,17 +40,19 @@ class DelayedDelete(DelayedOperation):
 
     __slots__ = ("_answer", "_outcomes", "_purgatory", "_respond", "_waiting")
 
-    def __init__(self, purgatory: Purgatory, deadline: float, deletions: list[Deletion], respond: Respond) -> None:
+    def __init__(
+        self, purgatory: Purgatory, deadline: float, deletions: list[RecordDeletion], respond: Respond
+    ) -> None:
         super().__init__(deadline)
         self._purgatory = purgatory
         self._waiting = deletions
         self._respond = respond
-        self._outcomes: dict[Deletion, Deleted] = {}
+        self._outcomes: dict[RecordDeletion, Deleted] = {}
         self._answer: Deferred[DeleteRecordsResponse] = Deferred()
 
     @classmethod
     def park(
-        cls, purgatory: Purgatory, deadline: float, deletions: list[Deletion], respond: Respond
+        cls, purgatory: Purgatory, deadline: float, deletions: list[RecordDeletion], respond: Respond
     ) -> Deferred[DeleteRecordsResponse]:
         """Watch the partitions of ``deletions``. The answer is filled later, or at once if no wait is needed."""
         operation = cls(purgatory, deadline, deletions, respond)
@@ -69,7 +71,7 @@ class DelayedDelete(DelayedOperation):
         if not self._waiting:
             self._complete()
 
-    def _settle(self, deletion: Deletion, outcome: Deleted | None) -> bool:
+    def _settle(self, deletion: RecordDeletion, outcome: Deleted | None) -> bool:
         if outcome is None:
             return False
         self._outcomes[deletion] = outcome
@@ -87,7 +89,7 @@ class DelayedDelete(DelayedOperation):
         self._answer.fill(self._respond(self._outcomes))
 
 
-def _outcome(deletion: Deletion) -> Deleted | None:
+def _outcome(deletion: RecordDeletion) -> Deleted | None:
     """The outcome of a deletion; None while a replica still has the records."""
     partition = deletion.partition
     if not partition.is_leader:

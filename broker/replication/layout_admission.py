@@ -21,7 +21,7 @@ from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.sentinels import NO_COUNT, NO_LAYOUT_VERSION
 from anabranch.protocol.types import TopicPartition
-from anabranch.zk_schemas.partition_state import Layout as StoredLayout
+from anabranch.zk_schemas.partition_state import PartitionLayout as StoredLayout
 
 _CACHED_KEYS = 32_768
 _CACHED_KEY_BYTES = 128

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import structlog
 import trio
 
-from anabranch.broker.log.checkpoint_files import PartitionMetadata
+from anabranch.broker.log.checkpoint_files import LogIdentity
 from anabranch.broker.log.layout_history import LayoutEntry
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_manager import LogManager
@@ -450,9 +450,7 @@ def _identify(log: PartitionLog, topic_id: uuid.UUID, incarnation: int) -> None:
     If the disk refuses the write, the replica takes its role all the same.
     """
     known = log.identity.metadata
-    meant = PartitionMetadata(
-        topic_id if topic_id != ZERO_UUID else known.topic_id, max(known.incarnation, incarnation)
-    )
+    meant = LogIdentity(topic_id if topic_id != ZERO_UUID else known.topic_id, max(known.incarnation, incarnation))
     if meant == known and not log.identity.unwritten:
         return
     try:

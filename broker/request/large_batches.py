@@ -36,7 +36,7 @@ from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
 from anabranch.runtime.turns import pause
-from anabranch.zk_schemas.partition_state import Layout as StoredLayout
+from anabranch.zk_schemas.partition_state import PartitionLayout as StoredLayout
 
 _COUNT = Struct(">i")
 _LOOKED_AT_ONCE = 1_000

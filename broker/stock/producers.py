@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 
 from anabranch.broker.log.log_state import Examined
 from anabranch.broker.log.producer_state import AppendOrigin
-from anabranch.broker.metadata_cache import MetadataCache, TopicInfo
+from anabranch.broker.metadata_cache import CachedTopic, MetadataCache
 from anabranch.broker.replication.layout_admission import (
     Admission,
     LayoutRefusedError,
@@ -42,7 +42,7 @@ from anabranch.protocol.key_placement import positive_hash
 from anabranch.protocol.records import Record, RecordBatch
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
-from anabranch.zk_schemas.partition_state import Layout as StoredLayout
+from anabranch.zk_schemas.partition_state import PartitionLayout as StoredLayout
 
 REFRESH_AGAIN_S = 1.0
 """If a client refreshes metadata seldom, it gets the error again after this time."""
@@ -116,7 +116,7 @@ class StockProducers:
         self._refreshing_since: dict[str, float] = {}
         """The time since when producers are made to refresh metadata, for each topic with an announced split."""
 
-    def report(self, topics: Collection[str], known: Mapping[str, TopicInfo]) -> list[StockProducersOfTopic]:
+    def report(self, topics: Collection[str], known: Mapping[str, CachedTopic]) -> list[StockProducersOfTopic]:
         """A report on the topics to which stock producers wrote. ``known`` is the controller's present metadata."""
         now = self._clock.monotonic()
         for topic in topics:
@@ -238,7 +238,7 @@ class StockProducers:
         self,
         session: ClientSession,
         partition: Partition,
-        info: TopicInfo,
+        info: CachedTopic,
         check: Admission | None,
         batch: RecordBatch,
     ) -> None:
@@ -283,7 +283,7 @@ class StockProducers:
         self,
         session: ClientSession,
         key: TopicPartition,
-        info: TopicInfo | None,
+        info: CachedTopic | None,
         version: int,
         check: Admission,
         batch: RecordBatch,
@@ -304,7 +304,7 @@ class StockProducers:
             raise
 
 
-def _is_announced(info: TopicInfo | None, layout: Layout) -> bool:
+def _is_announced(info: CachedTopic | None, layout: Layout) -> bool:
     return info is not None and info.announced_partition_count > layout.undeleted_partition_count >= 0
 
 

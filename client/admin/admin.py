@@ -517,9 +517,9 @@ class Admin(Client[AdminConfig]):
         ``incremental_alter_configs`` accept it too.
         """
         found: dict[str | int, dict[str, ConfigEntry]] = {}
-        resources = [codec.Resource.topic(name) for name in topics]
-        asked: list[tuple[int | None, list[codec.Resource]]] = [(None, resources)] if resources else []
-        asked += [(_asked(broker), [codec.Resource.broker(broker)]) for broker in brokers]
+        resources = [codec.ConfigOwner.topic(name) for name in topics]
+        asked: list[tuple[int | None, list[codec.ConfigOwner]]] = [(None, resources)] if resources else []
+        asked += [(_asked(broker), [codec.ConfigOwner.broker(broker)]) for broker in brokers]
         for node_id, group in asked:
             response = await self._ask("DescribeConfigs", codec.describe_configs(group, keys), node_id)
             found |= codec.read_configs(response)
@@ -553,7 +553,7 @@ class Admin(Client[AdminConfig]):
 
     async def describe_loggers(self, broker: int) -> dict[str, ConfigEntry]:
         """The level in force of each logger of a broker, by name."""
-        request = codec.describe_configs([codec.Resource.loggers(broker)], None)
+        request = codec.describe_configs([codec.ConfigOwner.loggers(broker)], None)
         found = codec.read_configs(await self._ask("DescribeConfigs", request, broker))
         return found[str(broker)]
 
@@ -561,7 +561,7 @@ class Admin(Client[AdminConfig]):
         self, broker: int, levels: Mapping[str, str | None], *, validate_only: bool = False
     ) -> None:
         """Set loggers' levels until the broker stops: a Kafka level (TRACE to FATAL), or None for the parent's."""
-        body = codec.incremental_alter_configs(codec.Resource.loggers(broker), levels, validate_only)
+        body = codec.incremental_alter_configs(codec.ConfigOwner.loggers(broker), levels, validate_only)
         await self._change(
             "IncrementalAlterConfigs", body, codec.first_resource_error, broker, changes=not validate_only
         )
@@ -691,10 +691,10 @@ def _asked(broker: int) -> int | None:
 
 def _targets(
     topics: Mapping[str, Mapping[str, Any]] | None, brokers: Mapping[int, Mapping[str, Any]] | None
-) -> list[tuple[int | None, codec.Resource, Mapping[str, Any]]]:
+) -> list[tuple[int | None, codec.ConfigOwner, Mapping[str, Any]]]:
     """(broker to ask or None for any, resource, values) for each change. A broker's own configs are sent to it."""
-    found: list[tuple[int | None, codec.Resource, Mapping[str, Any]]] = [
-        (None, codec.Resource.topic(name), values) for name, values in (topics or {}).items()
+    found: list[tuple[int | None, codec.ConfigOwner, Mapping[str, Any]]] = [
+        (None, codec.ConfigOwner.topic(name), values) for name, values in (topics or {}).items()
     ]
-    found += [(_asked(broker), codec.Resource.broker(broker), values) for broker, values in (brokers or {}).items()]
+    found += [(_asked(broker), codec.ConfigOwner.broker(broker), values) for broker, values in (brokers or {}).items()]
     return found

@@ -78,23 +78,23 @@ _INT16_MAX = 2**15 - 1
 _INT32_MAX = 2**31 - 1
 
 
-class Resource(NamedTuple):
+class ConfigOwner(NamedTuple):
     """The owner of a config: Kafka's resource type, and the name in requests."""
 
     type: int
     name: str
 
     @classmethod
-    def topic(cls, name: str) -> Resource:
+    def topic(cls, name: str) -> ConfigOwner:
         return cls(ResourceType.TOPIC, name)
 
     @classmethod
-    def broker(cls, broker_id: int) -> Resource:
+    def broker(cls, broker_id: int) -> ConfigOwner:
         """The resource of a broker; ``ALL_BROKERS`` stands for the default of all brokers."""
         return cls(ResourceType.BROKER, "" if broker_id == ALL_BROKERS else str(broker_id))
 
     @classmethod
-    def loggers(cls, broker_id: int) -> Resource:
+    def loggers(cls, broker_id: int) -> ConfigOwner:
         return cls(ResourceType.BROKER_LOGGER, str(broker_id))
 
 
@@ -263,7 +263,7 @@ def read_reassignments(response: ListPartitionReassignmentsResponse) -> dict[Top
 # ---------------------------------------------------------------- configs
 
 
-def describe_configs(resources: Iterable[Resource], keys: Sequence[str] | None) -> DescribeConfigsRequest:
+def describe_configs(resources: Iterable[ConfigOwner], keys: Sequence[str] | None) -> DescribeConfigsRequest:
     wanted = None if keys is None else list(keys)
     return DescribeConfigsRequest(
         resources=[
@@ -294,7 +294,7 @@ def _config_entry(c: DescribeConfigsResourceResult) -> ConfigEntry:
 
 
 def alter_configs(
-    resource: Resource, values: Mapping[str, str | None], validate_only: bool
+    resource: ConfigOwner, values: Mapping[str, str | None], validate_only: bool
 ) -> alter.AlterConfigsRequest:
     configs = [alter.AlterableConfig(name=name, value=value) for name, value in values.items()]
     target = alter.AlterConfigsResource(resource_type=resource.type, resource_name=resource.name, configs=configs)
@@ -302,7 +302,7 @@ def alter_configs(
 
 
 def incremental_alter_configs(
-    resource: Resource, values: Mapping[str, str | tuple[ConfigOp, str | None] | None], validate_only: bool
+    resource: ConfigOwner, values: Mapping[str, str | tuple[ConfigOp, str | None] | None], validate_only: bool
 ) -> incremental.IncrementalAlterConfigsRequest:
     configs: list[incremental.AlterableConfig] = []
     for name, value in values.items():

@@ -99,7 +99,7 @@ class GroupMember:
         self.rejoin_needed = True
 
 
-class Failure:
+class MembershipFailure:
     """The error that ended a membership, for the user's next call."""
 
     __slots__ = ("error",)

@@ -20,7 +20,7 @@ from anabranch.client.config import ConsumerConfig
 from anabranch.client.errors import ClientClosedError, CommitFailedError, ErrorCode, KafkaError, error_for
 from anabranch.client.group.assignors import Assignor
 from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata, Offsets
-from anabranch.client.group.group_member import Failure, GroupMember, MemberState, Reaction, react
+from anabranch.client.group.group_member import GroupMember, MembershipFailure, MemberState, Reaction, react
 from anabranch.client.group.group_protocol import (
     PROTOCOL_TYPE,
     AssignedLayout,
@@ -95,7 +95,7 @@ class GroupMembership:
         self._join_scope: anyio.CancelScope | None = None
         self._joined: _Joined | None = None
         self._lost = False
-        self._failure = Failure()
+        self._failure = MembershipFailure()
         self._led: LedAssignment | None = None
         """The assignment of all members, if this member is the leader and no other assignment is needed."""
         self._led_owners: dict[TopicPartition, str] = {}
@@ -511,7 +511,7 @@ class GroupMembership:
 
     async def close(self, *, commit: bool) -> None:
         """Commit as configured if ``commit`` is set, give the partitions up, and leave the group."""
-        self._failure = Failure()
+        self._failure = MembershipFailure()
         if self._lost:
             await self._give_up_lost()
         if commit:

@@ -13,7 +13,7 @@ _NEVER_AGAIN = 1_000_000
 """A number of reports after which the next one would be due after a year."""
 
 
-class Report(NamedTuple):
+class TroubleReport(NamedTuple):
     subject: str
     lasted_s: float
 
@@ -25,7 +25,7 @@ class Troubles:
         self._since: dict[str, float] = {}
         self._reported: dict[str, int] = {}
 
-    def look(self, now: float, present: Mapping[str, float | None], once: Collection[str] = ()) -> list[Report]:
+    def look(self, now: float, present: Mapping[str, float | None], once: Collection[str] = ()) -> list[TroubleReport]:
         """The problems to report now. ``present`` has the start of each problem; None: this is the start.
 
         Those in ``once`` are reported once.
@@ -43,13 +43,15 @@ class Troubles:
                 while lasted >= _due_after(reported):
                     reported += 1
                 self._reported[subject] = _NEVER_AGAIN if subject in once else reported
-                due.append(Report(subject, lasted))
+                due.append(TroubleReport(subject, lasted))
         return due
 
-    def end(self, now: float, present: Iterable[str]) -> list[Report]:
+    def end(self, now: float, present: Iterable[str]) -> list[TroubleReport]:
         """The reported problems that are over, because ``present`` does not have them."""
         over = self._since.keys() - set(present)
-        ended = [Report(subject, now - self._since[subject]) for subject in sorted(over) if subject in self._reported]
+        ended = [
+            TroubleReport(subject, now - self._since[subject]) for subject in sorted(over) if subject in self._reported
+        ]
         for subject in over:
             del self._since[subject]
             self._reported.pop(subject, None)

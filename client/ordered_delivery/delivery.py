@@ -21,14 +21,14 @@ from anabranch.client.net.metadata import Metadata
 from anabranch.client.ordered_delivery.explain import BlockedPartition
 from anabranch.client.ordered_delivery.hand_over_metrics import HandOvers
 from anabranch.client.ordered_delivery.positions_task import (
-    Position,
+    AnsweredPosition,
     PositionAnswer,
     PositionExchange,
     build_request,
     read_answer,
 )
 from anabranch.client.ordered_delivery.queries import GateQueries
-from anabranch.client.ordered_delivery.reports import Progress, Reports
+from anabranch.client.ordered_delivery.reports import ProcessedUpTo, Reports
 from anabranch.client.ordered_delivery.topic_gates import Questions, TopicGates
 from anabranch.client.subscription.fetched_batch import Records
 from anabranch.client.subscription.subscription import AssignedPartition, Subscription
@@ -151,7 +151,7 @@ class OrderedDelivery:
         known = self._gates.incarnation(tp)
         return incarnation == known or NO_INCARNATION in (incarnation, known)
 
-    def _on_position(self, tp: TopicPartition, position: Position) -> None:
+    def _on_position(self, tp: TopicPartition, position: AnsweredPosition) -> None:
         """Store the group's position that the coordinator sent.
 
         For a partition of this member, the position only repeats a report of this member.
@@ -319,7 +319,7 @@ class OrderedDelivery:
 
     # ------------------------------------------------------------ reports
 
-    def _due(self) -> dict[TopicPartition, Progress]:
+    def _due(self) -> dict[TopicPartition, ProcessedUpTo]:
         """The positions to report now. Without a settled generation there are none: the coordinator refuses them."""
         asked = self._reports.asked
         if not asked:
@@ -335,13 +335,13 @@ class OrderedDelivery:
     def _is_due(self, tp: TopicPartition, state: AssignedPartition) -> bool:
         return state.has_position and self._reports.is_due(tp, self._progress(tp, state))
 
-    def _progress(self, tp: TopicPartition, state: AssignedPartition) -> Progress:
+    def _progress(self, tp: TopicPartition, state: AssignedPartition) -> ProcessedUpTo:
         cluster = self._metadata.cluster
         topic = cluster.topics.get(tp.topic)
         read_committed = self.config.isolation_level == "read_committed"
         end = state.last_stable_offset if read_committed else state.high_watermark
         offset, epoch = state.processed
-        return Progress(
+        return ProcessedUpTo(
             incarnation=state.incarnation,
             position=offset,
             leader_epoch=state.buffer[0].leader_epoch if state.buffer and offset == state.position else epoch,
@@ -350,7 +350,7 @@ class OrderedDelivery:
             current_leader_epoch=cluster.leader_epoch(tp),
         )
 
-    async def report_positions(self, due: dict[TopicPartition, Progress]) -> None:
+    async def report_positions(self, due: dict[TopicPartition, ProcessedUpTo]) -> None:
         """Call the flush callback, then commit and report. A failed step is tried again in the next round."""
         flushed = await self._flush(list(due))
         due = {tp: progress for tp, progress in due.items() if self._is_at(tp, progress)}
@@ -371,13 +371,13 @@ class OrderedDelivery:
                 self._gates.on_position(tp, progress.position)
         if self._is_managed:
             assert self._exchange is not None
-            positions = {tp: Position(progress.incarnation, progress.position) for tp, progress in due.items()}
+            positions = {tp: AnsweredPosition(progress.incarnation, progress.position) for tp, progress in due.items()}
             self._exchange.report(positions, self._reports.number, known_to_coordinator)
             self.hand_overs.reported(self._reports.number, flushed)
             if known_to_coordinator >= due.keys():
                 self.hand_overs.acknowledged(self._reports.number, self._clock.monotonic())
 
-    def _is_at(self, tp: TopicPartition, progress: Progress) -> bool:
+    def _is_at(self, tp: TopicPartition, progress: ProcessedUpTo) -> bool:
         """Whether the processed offset still equals that of ``progress``: a callback or another task may change it."""
         state = self._subscription.partitions.get(tp)
         if state is None or not state.has_position:

@@ -43,7 +43,7 @@ class Membership(Protocol):
         """React to a refused poll of this generation as to a refused heartbeat."""
 
 
-class Position(NamedTuple):
+class AnsweredPosition(NamedTuple):
     """One partition of an answer or of a report."""
 
     incarnation: int
@@ -62,11 +62,11 @@ class AnswerTime(NamedTuple):
 class PositionAnswer(NamedTuple):
     """The answer to a poll."""
 
-    wanted: dict[TopicPartition, Position]
+    wanted: dict[TopicPartition, AnsweredPosition]
     """The group's positions in the wanted partitions; -1 if not known."""
     owned: set[TopicPartition]
     """The wanted partitions whose position is known to a live member only."""
-    to_report: dict[TopicPartition, Position]
+    to_report: dict[TopicPartition, AnsweredPosition]
     """This member's partitions that another member waits for, with the positions that the coordinator knows."""
     report_number: int
     """How many reports this member had made when the poll was sent."""
@@ -78,7 +78,7 @@ def build_request(
     group_id: str,
     *,
     wants: Mapping[TopicPartition, int],
-    reports: Mapping[TopicPartition, Position],
+    reports: Mapping[TopicPartition, AnsweredPosition],
     awaited: Mapping[TopicPartition, int] | None = None,
     generation_id: int = NO_GENERATION,
     member_id: str = "",
@@ -119,12 +119,15 @@ def read_answer(
     """The positions in the response, by partition. Raises the error of the response."""
     if response.error_code:
         raise error_for(response.error_code)
-    wanted: dict[TopicPartition, Position] = {}
+    wanted: dict[TopicPartition, AnsweredPosition] = {}
     owned: set[TopicPartition] = set()
-    to_report: dict[TopicPartition, Position] = {}
+    to_report: dict[TopicPartition, AnsweredPosition] = {}
     for topic in response.topics:
         for p in topic.partitions:
-            tp, known = TopicPartition(topic.name, p.partition_index), Position(p.incarnation, p.position, p.rewinds)
+            tp, known = (
+                TopicPartition(topic.name, p.partition_index),
+                AnsweredPosition(p.incarnation, p.position, p.rewinds),
+            )
             if tp in wants:
                 wanted[tp] = known
                 if p.awaits_report:
@@ -154,13 +157,13 @@ class PositionExchange:
         self._generation = NO_GENERATION
         self._wants: dict[TopicPartition, int] = {}
         self._awaited: dict[TopicPartition, int] = {}
-        self._unsent_reports: dict[TopicPartition, Position] = {}
+        self._unsent_reports: dict[TopicPartition, AnsweredPosition] = {}
         self._report_number = 0
         self._number = 0
         self._taken = 0
         """The poll whose answer was used last."""
         self._taken_made: AnswerTime | None = None
-        self._on_its_way: dict[int, dict[TopicPartition, Position]] = {}
+        self._on_its_way: dict[int, dict[TopicPartition, AnsweredPosition]] = {}
         """The reports of each unanswered poll, by the poll's number."""
         self._parked_number = 0
         """The poll that is parked, or sent to be parked; 0 for none."""
@@ -198,7 +201,7 @@ class PositionExchange:
 
     def report(
         self,
-        positions: Mapping[TopicPartition, Position],
+        positions: Mapping[TopicPartition, AnsweredPosition],
         report_number: int,
         known_to_coordinator: Container[TopicPartition] = (),
     ) -> None:

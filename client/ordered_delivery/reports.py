@@ -15,7 +15,7 @@ from typing import NamedTuple
 from anabranch.protocol.types import TopicPartition
 
 
-class Progress(NamedTuple):
+class ProcessedUpTo(NamedTuple):
     """The user's progress in a partition: all records below ``position`` are processed."""
 
     incarnation: int
@@ -31,7 +31,7 @@ class Progress(NamedTuple):
 
 
 class _Report(NamedTuple):
-    progress: Progress
+    progress: ProcessedUpTo
     number: int
 
 
@@ -68,7 +68,7 @@ class Reports:
             if position != reported.progress.position and reported.number <= number:
                 del self._reported[tp]  # the coordinator lost the report, or an older one arrived after it
 
-    def is_due(self, tp: TopicPartition, now: Progress) -> bool:
+    def is_due(self, tp: TopicPartition, now: ProcessedUpTo) -> bool:
         """Whether this position may end the wait of a member that does not know it yet."""
         if tp not in self._asked:
             return False
@@ -86,7 +86,7 @@ class Reports:
         """Forget the report of a partition, so that its position is reported again."""
         self._reported.pop(tp, None)
 
-    def reported(self, tp: TopicPartition, progress: Progress) -> None:
+    def reported(self, tp: TopicPartition, progress: ProcessedUpTo) -> None:
         """Note that the position was sent."""
         self.number += 1
         self._reported[tp] = _Report(progress, self.number)

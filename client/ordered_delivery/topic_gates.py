@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from anabranch.client.cluster import TopicInfo
 from anabranch.client.ordered_delivery.explain import BlockedPartition, WaitsFor
 from anabranch.ordered_resize.facts import Lineage
-from anabranch.ordered_resize.gate import Ask, Gate, GateState
+from anabranch.ordered_resize.gate import Gate, GateState, QuestionKind
 from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH, EVERY_EPOCH, Loaded
 from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION, NO_OFFSET
 from anabranch.protocol.types import TopicPartition
@@ -318,11 +318,11 @@ class TopicGates:
         epoch = max(front, info.partitions[p].leader_epoch, known.as_of if known is not None else NO_EPOCH)
         for ask, q, f in gate.questions(p, epoch):
             tp = TopicPartition(info.name, q)
-            if ask is Ask.LINEAGE:
+            if ask is QuestionKind.LINEAGE:
                 asked.lineages[tp] = max(f, asked.lineages.get(tp, -1))
-            elif ask is Ask.END:
+            elif ask is QuestionKind.END:
                 asked.ends[tp, f] = None
-            elif ask is Ask.POSITION:
+            elif ask is QuestionKind.POSITION:
                 asked.positions.setdefault(tp, -1)
             elif recheck or q not in facts.log_starts:
                 asked.log_starts[tp] = None

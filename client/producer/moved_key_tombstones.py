@@ -42,7 +42,7 @@ from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.signal import Signal
-from anabranch.zk_schemas.partition_state import Layout
+from anabranch.zk_schemas.partition_state import PartitionLayout
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class _NewPartition:
     topic: TopicPlacement
     partition: int
     incarnation: int
-    layout: Layout
+    layout: PartitionLayout
     """The layout by which the records of the pending keys were placed."""
     ancestor: int = -1
     """The previous partition of the keys; -1 until the partition is known for this layout."""

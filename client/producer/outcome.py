@@ -10,7 +10,7 @@ from anabranch.client.producer.producer_batch import ProducerBatch
 from anabranch.protocol.sentinels import NO_SEQUENCE
 
 
-class Outcome(enum.Enum):
+class BatchOutcome(enum.Enum):
     """The producer's reaction to the response to a batch (Kafka's ``Sender.completeBatch``)."""
 
     COMPLETE = "complete"
@@ -25,26 +25,28 @@ class Outcome(enum.Enum):
     """The batch may have been written, and cannot be sent again unchanged."""
 
 
-def decide(error: ErrorCode, batch: ProducerBatch, queue: PartitionQueue, *, retries: int) -> Outcome:
-    """The ``Outcome`` for ``error`` in the response to ``batch``; ``retries`` is the producer's setting."""
+def decide(error: ErrorCode, batch: ProducerBatch, queue: PartitionQueue, *, retries: int) -> BatchOutcome:
+    """The ``BatchOutcome`` for ``error`` in the response to ``batch``; ``retries`` is the producer's setting."""
     if error in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-        return Outcome.COMPLETE
+        return BatchOutcome.COMPLETE
     if error is ErrorCode.MESSAGE_TOO_LARGE:
         if batch.lost and batch.base_sequence != NO_SEQUENCE:
-            return Outcome.GIVE_UP  # a broker checks the size first, so this is no answer to whether it has the batch
-        return Outcome.SPLIT if batch.count > 1 else Outcome.FAIL
+            return (
+                BatchOutcome.GIVE_UP
+            )  # a broker checks the size first, so this is no answer to whether it has the batch
+        return BatchOutcome.SPLIT if batch.count > 1 else BatchOutcome.FAIL
     if error is ErrorCode.INVALID_PARTITION_METADATA:
-        return Outcome.REPLACE  # does not count as a retry: the next send is another batch
+        return BatchOutcome.REPLACE  # does not count as a retry: the next send is another batch
     if batch.attempts > retries:
-        return Outcome.FAIL
+        return BatchOutcome.FAIL
     if batch.base_sequence != NO_SEQUENCE:
         if error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             # After a batch of unknown outcome a gap is expected. The gap closes when that batch is sent again.
             unknown = next((b for b in queue.outstanding if not b.is_unwritten), batch)
-            return Outcome.RENUMBER if unknown is batch else Outcome.RETRY
+            return BatchOutcome.RENUMBER if unknown is batch else BatchOutcome.RETRY
         if error in (ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH):
-            return Outcome.RENUMBER
-    return Outcome.RETRY if error.retriable else Outcome.FAIL
+            return BatchOutcome.RENUMBER
+    return BatchOutcome.RETRY if error.retriable else BatchOutcome.FAIL
 
 
 def may_have_written(error: ErrorCode) -> bool:

@@ -15,7 +15,7 @@ from anabranch.protocol.batch_builder import BatchBuilder
 from anabranch.protocol.plurals import counted, one_or_many
 from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION, NO_OFFSET, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
-from anabranch.zk_schemas.partition_state import Layout
+from anabranch.zk_schemas.partition_state import PartitionLayout
 
 Callback = Callable[[], object]
 
@@ -85,7 +85,7 @@ class ProducerBatch:
         "tp",
     )
 
-    def __init__(self, tp: TopicPartition, builder: BatchBuilder, created_ms: float, layout: Layout) -> None:
+    def __init__(self, tp: TopicPartition, builder: BatchBuilder, created_ms: float, layout: PartitionLayout) -> None:
         self.tp = tp
         self.builder = builder
         self.created_ms = created_ms
@@ -231,7 +231,7 @@ class RecordHandle:
         return self._locate()[0].tp.partition
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> PartitionLayout:
         """The layout by which the record's partition was chosen."""
         return self._locate()[0].layout
 

@@ -14,7 +14,7 @@ from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, Ou
 from anabranch.client.net.connections import Connections, backoff_ms
 from anabranch.client.net.metadata import Metadata
 from anabranch.client.producer.accumulator import Accumulator
-from anabranch.client.producer.outcome import Outcome, decide, may_have_written
+from anabranch.client.producer.outcome import BatchOutcome, decide, may_have_written
 from anabranch.client.producer.partition_queue import PartitionQueue
 from anabranch.client.producer.producer_batch import BatchResult, ProducerBatch
 from anabranch.client.producer.replacement import Placing
@@ -342,7 +342,7 @@ class Sender:
             return
         queue = accumulator.queues[batch.tp]
         outcome = decide(code, batch, queue, retries=self._config.retries)
-        if outcome is Outcome.REPLACE:
+        if outcome is BatchOutcome.REPLACE:
             self._layout_refused(batch, now_ms)
             return
         batch.lost = batch.lost or may_have_written(code)
@@ -351,16 +351,16 @@ class Sender:
         retry_at_ms = now_ms + backoff_ms(
             batch.attempts, config.retry_backoff_ms, config.retry_backoff_max_ms, self._env.rng.random()
         )
-        if outcome is Outcome.COMPLETE:
+        if outcome is BatchOutcome.COMPLETE:
             self._acknowledged(batch, result)
-        elif outcome is Outcome.RETRY:
+        elif outcome is BatchOutcome.RETRY:
             self._traffic.retries += batch.count
             accumulator.retry(batch, retry_at_ms)
-        elif outcome is Outcome.RENUMBER:
+        elif outcome is BatchOutcome.RENUMBER:
             accumulator.renumber(batch, retry_at_ms)
-        elif outcome is Outcome.SPLIT:
+        elif outcome is BatchOutcome.SPLIT:
             accumulator.split(batch, now_ms)
-        elif outcome is Outcome.GIVE_UP:
+        elif outcome is BatchOutcome.GIVE_UP:
             self._traffic.errors += batch.count
             accumulator.fail(batch, OutcomeUnknownError(batch.tp, batch.count, code))
         else:

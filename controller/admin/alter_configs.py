@@ -67,7 +67,7 @@ class Resource:
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class ConfigsDemand:
     """A request for one resource. ``changed`` computes the new overrides from the current resource."""
 
     resource: AlterConfigsResource | IncrementalResource
@@ -101,7 +101,7 @@ def answer_each(
         if not times:
             continue  # answered already
         of_resource = functools.partial(changed, changes=resource.configs)
-        demand = Demand(resource, of_resource, request.validate_only, times > 1)
+        demand = ConfigsDemand(resource, of_resource, request.validate_only, times > 1)
         effects = decide(context.image, demand, context.store.check_fits)
         yield effects
         responses.append(response_of(response, resource, effects.response))
@@ -113,7 +113,7 @@ def given_keys(_resource: Resource, changes: list[GivenConfig]) -> dict[str, str
     return {change.name: change.value for change in changes}
 
 
-def decide(image: ClusterImage, demand: Demand, check_fits: Callable[[Sequence[ZkOp]], None]) -> Effects:
+def decide(image: ClusterImage, demand: ConfigsDemand, check_fits: Callable[[Sequence[ZkOp]], None]) -> Effects:
     """The effects of a request for one resource; ``response`` is the ``KafkaError`` of a refusal, or None.
 
     ``check_fits`` raises ``ZkRequestTooLargeError``.
@@ -130,7 +130,7 @@ def decide(image: ClusterImage, demand: Demand, check_fits: Callable[[Sequence[Z
     return effects
 
 
-def _written(image: ClusterImage, demand: Demand, check_fits: Callable[[Sequence[ZkOp]], None]) -> Effects:
+def _written(image: ClusterImage, demand: ConfigsDemand, check_fits: Callable[[Sequence[ZkOp]], None]) -> Effects:
     """The write of the new overrides. Raises ``KafkaError``, ``ConfigError``."""
     name = demand.resource.resource_name
     _check_unique(demand)
@@ -157,7 +157,7 @@ def counted(resources: Iterable[AlterConfigsResource | IncrementalResource]) -> 
     return Counter(map(key_of, resources))
 
 
-def _check_unique(demand: Demand) -> None:
+def _check_unique(demand: ConfigsDemand) -> None:
     if demand.is_repeated:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The resource is named more than once in the request.")
     twice = [name for name, count in Counter(config.name for config in demand.resource.configs).items() if count > 1]

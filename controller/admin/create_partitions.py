@@ -23,7 +23,7 @@ from anabranch.controller.admin.create_topics import check_assignment
 from anabranch.controller.admin.resize_wait import advised, lines, resized
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
-from anabranch.controller.effects import Ask, Decisions, Effects
+from anabranch.controller.effects import AskedReport, Decisions, Effects
 from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.outcome import AdviceWait, Outcome, ResponseWait
 from anabranch.controller.partition_limit import check_partition_limit
@@ -51,7 +51,7 @@ def create_partitions(context: Context, request: CreatePartitionsRequest, versio
     outcome = Outcome(CreatePartitionsResponse(results=[]), [], request.timeout_ms)
     for name, times in named.items():
         requested = next(topic for topic in request.topics if topic.name == name)
-        demand = Demand(requested, request.validate_only, is_repeated=times > 1)
+        demand = PartitionsDemand(requested, request.validate_only, is_repeated=times > 1)
         effects = decide(context.image, context.config, demand, context.store.check_fits, context.clock.monotonic())
         yield effects
         outcome.response.results.append(effects.response)
@@ -60,7 +60,7 @@ def create_partitions(context: Context, request: CreatePartitionsRequest, versio
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class PartitionsDemand:
     """A request for one topic."""
 
     requested: CreatePartitionsTopic
@@ -73,7 +73,7 @@ class Demand:
 def decide(
     image: ClusterImage,
     config: ControllerConfig,
-    demand: Demand,
+    demand: PartitionsDemand,
     check_fits: Callable[[Sequence[ZkOp]], None],
     now: float,
 ) -> Effects:
@@ -85,7 +85,7 @@ def decide(
         topic = _existing(image, demand)
         if demand.validate_only and requested.wants_measured:
             appended_bytes.describe(topic, result, now)
-            effects = replace(effects, asks=(Ask.APPENDED_BYTES,))
+            effects = replace(effects, asks=(AskedReport.APPENDED_BYTES,))
         elif demand.validate_only and requested.wants_goal:
             result.goal_count = topic.znode.undeleted_partition_count
             result.queued_count = NO_COUNT if topic.znode.wanted is None else topic.znode.wanted
@@ -100,7 +100,7 @@ def _resize(
     image: ClusterImage,
     config: ControllerConfig,
     topic: TopicImage,
-    demand: Demand,
+    demand: PartitionsDemand,
     check_fits: Callable[[Sequence[ZkOp]], None],
     result: CreatePartitionsTopicResult,
 ) -> Effects:
@@ -124,7 +124,7 @@ def _resize(
     waits = answer(topic, znode, count, advice, result)
     return replace(
         Effects(topic.name) if demand.validate_only or znode == topic.znode else becoming,
-        asks=(Ask.STOCK_PRODUCERS,) if is_concerned else (),
+        asks=(AskedReport.STOCK_PRODUCERS,) if is_concerned else (),
         response=result,
         waits=waits,
     )
@@ -155,7 +155,7 @@ def _response(
     return [ResponseWait(resized(topic, znode.layout_version, count, advice, result), result)]
 
 
-def _existing(image: ClusterImage, demand: Demand) -> TopicImage:
+def _existing(image: ClusterImage, demand: PartitionsDemand) -> TopicImage:
     name = demand.requested.name
     topic = image.topics.get(name)
     if demand.is_repeated:

@@ -55,7 +55,7 @@ def create_topics(
     planned = 0
     for name, times in named.items():
         wanted = next(topic for topic in request.topics if topic.name == name)
-        demand = Demand(wanted, request.validate_only, is_repeated=times > 1, planned=planned)
+        demand = CreationDemand(wanted, request.validate_only, is_repeated=times > 1, planned=planned)
         effects = decide(context.image, context.config, existing, demand, context.rng, context.store.check_fits)
         try:
             yield effects
@@ -73,7 +73,7 @@ def create_topics(
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class CreationDemand:
     """A request for one topic."""
 
     wanted: CreatableTopic
@@ -88,7 +88,7 @@ def decide(
     image: ClusterImage,
     config: ControllerConfig,
     existing: Collection[str],
-    demand: Demand,
+    demand: CreationDemand,
     rng: random.Random,
     check_fits: Callable[[Sequence[ZkOp]], None],
 ) -> Effects:
@@ -152,7 +152,7 @@ def is_ready(name: str, context: Context) -> bool:
     )
 
 
-def _check_name(existing: Collection[str], demand: Demand) -> None:
+def _check_name(existing: Collection[str], demand: CreationDemand) -> None:
     """Raises ``KafkaError``."""
     name = demand.wanted.name
     if demand.is_repeated:

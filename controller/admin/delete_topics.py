@@ -44,7 +44,7 @@ def delete_topics(
     check_read(context.image, existing & {name for name, _ in named if name is not None})
     outcome = Outcome(DeleteTopicsResponse(responses=[]), [], request.timeout_ms)
     for (name, topic_id), times in named.items():
-        demand = Demand(name, topic_id, is_repeated=times > 1)
+        demand = DeletionDemand(name, topic_id, is_repeated=times > 1)
         effects = decide(context.image, context.config, existing, requested, demand)
         yield effects
         outcome.response.responses.append(effects.response)
@@ -64,7 +64,7 @@ def check_read(image: ClusterImage, topics: Collection[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class DeletionDemand:
     """One topic of a request."""
 
     name: str | None
@@ -78,7 +78,7 @@ def decide(
     config: ControllerConfig,
     existing: Collection[str],
     requested: Collection[str],
-    demand: Demand,
+    demand: DeletionDemand,
 ) -> Effects:
     """The effects of a request for one topic.
 
@@ -102,7 +102,7 @@ def decide(
     )
 
 
-def _find(image: ClusterImage, existing: Collection[str], demand: Demand) -> str:
+def _find(image: ClusterImage, existing: Collection[str], demand: DeletionDemand) -> str:
     """The name of the topic, which is in the image. Raises ``KafkaError``."""
     name, topic_id = demand.name, demand.topic_id
     if demand.is_repeated:

@@ -14,7 +14,7 @@ from anabranch.controller import features
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Decisions, Effects
-from anabranch.controller.feature_updates import Cluster, Update, judge
+from anabranch.controller.feature_updates import FeatureFacts, Update, judge
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.outcome import Outcome
 from anabranch.controller.reads.brokers import LockedBrokers
@@ -55,7 +55,7 @@ def decide(
     validate_only: bool = False,
 ) -> Effects:
     """The effects of the updates that are valid, given the registered brokers."""
-    cluster = Cluster(
+    cluster = FeatureFacts(
         config.features,
         {id: broker.registration.features for id, broker in brokers.live.items()},
         lost=functools.partial(features.lost, image),

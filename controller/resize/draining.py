@@ -21,7 +21,7 @@ from anabranch.controller import view
 from anabranch.controller.context import Context
 from anabranch.controller.events import PartitionProcessed, ReplicasBehind
 from anabranch.controller.image import ClusterImage, Leftover, OffsetQuestion, TopicImage
-from anabranch.controller.resize.readers import Question, ask_all, ask_one
+from anabranch.controller.resize.readers import IncarnationQuestion, ask_all, ask_one
 from anabranch.controller.resize.waits import Round
 from anabranch.controller.topic_config import topic_values
 from anabranch.ordered_resize import explain
@@ -29,7 +29,7 @@ from anabranch.ordered_resize.explain import Wait
 from anabranch.ordered_resize.marked import Marked
 from anabranch.ordered_resize.next_step import is_stored
 from anabranch.ordered_resize.progress import Pair, ReadProgress, drain_wait, facts_of, removal_wait
-from anabranch.ordered_resize.reader_answers import Group, live_reports_count, reader_of, wanted_reports_count
+from anabranch.ordered_resize.reader_answers import ReadingGroup, live_reports_count, reader_of, wanted_reports_count
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from anabranch.protocol.types import TopicPartition
@@ -39,7 +39,7 @@ logger = structlog.get_logger(__name__)
 _REPLICAS_ANSWER_WITHIN_MS = 5_000
 
 
-class Asked(NamedTuple):
+class AskedLeftover(NamedTuple):
     """A leftover about which groups are asked; ``log_start_offset`` is from its leader."""
 
     of: Leftover
@@ -54,10 +54,10 @@ class Asked(NamedTuple):
         return self.log_start_offset >= self.of.end_offset
 
     @property
-    def question(self) -> Question:
-        return Question(self.tp, self.of.incarnation, 0 if self.is_empty else self.of.end_offset)
+    def question(self) -> IncarnationQuestion:
+        return IncarnationQuestion(self.tp, self.of.incarnation, 0 if self.is_empty else self.of.end_offset)
 
-    def wait(self, groups: Sequence[Group]) -> Wait | None:
+    def wait(self, groups: Sequence[ReadingGroup]) -> Wait | None:
         """The wait for one of the groups; None if they are all done with the partition."""
         pair = Pair(self.tp.partition, self.of.leader_epoch)
         facts = facts_of(pair, self.log_start_offset, self.of.end_offset)
@@ -67,7 +67,7 @@ class Asked(NamedTuple):
         return decide(ReadProgress(facts, readers), pair)
 
 
-def leftovers(topic: TopicImage, partitions: Container[int] | None = None) -> list[Asked]:
+def leftovers(topic: TopicImage, partitions: Container[int] | None = None) -> list[AskedLeftover]:
     """Draining partitions that have records, or that groups may not have processed; ``partitions`` limits them."""
     found = []
     for index in view.drainable(topic, partitions):
@@ -79,7 +79,7 @@ def leftovers(topic: TopicImage, partitions: Container[int] | None = None) -> li
         else:
             is_left = OffsetQuestion.START not in ending.asked and 0 <= ending.log_start_offset < ending.end_offset
         if is_left:
-            found.append(Asked(left, ending.log_start_offset))
+            found.append(AskedLeftover(left, ending.log_start_offset))
     return found
 
 
@@ -120,12 +120,12 @@ class Holders:
     """The group for which each partition waits. While the partition waits for this group, no other group is asked."""
 
     def __init__(self) -> None:
-        self._groups: dict[TopicPartition, Group] = {}
+        self._groups: dict[TopicPartition, ReadingGroup] = {}
 
-    async def still_hold(self, reader: ProgressReader, left: Sequence[Asked]) -> dict[TopicPartition, Wait]:
+    async def still_hold(self, reader: ProgressReader, left: Sequence[AskedLeftover]) -> dict[TopicPartition, Wait]:
         """The waits of the partitions in ``left`` that still wait for the group of the last round."""
         before, self._groups = self._groups, {}
-        by_coordinator: dict[int, list[Asked]] = {}
+        by_coordinator: dict[int, list[AskedLeftover]] = {}
         for leftover in left:
             if leftover.tp in before:
                 by_coordinator.setdefault(before[leftover.tp].coordinator, []).append(leftover)
@@ -141,7 +141,7 @@ class Holders:
                     waits[leftover.tp] = wait
         return waits
 
-    def wait(self, leftover: Asked, groups: Sequence[Group]) -> Wait | None:
+    def wait(self, leftover: AskedLeftover, groups: Sequence[ReadingGroup]) -> Wait | None:
         """The wait for one of the groups, which is remembered; None if they are all done with the partition."""
         wait = leftover.wait(groups)
         if wait is not None and wait.group:
@@ -182,12 +182,12 @@ async def drain(current: Callable[[], Context], reader: ProgressReader, holders:
     return found
 
 
-def _not_learnt(leftover: Asked, why: object) -> Wait:
+def _not_learnt(leftover: AskedLeftover, why: object) -> Wait:
     return Wait(on=leftover.tp.partition, why=explain.for_positions(why))
 
 
 async def _delete(
-    current: Callable[[], Context], reader: ProgressReader, leftover: Asked, processed: set[TopicPartition]
+    current: Callable[[], Context], reader: ProgressReader, leftover: AskedLeftover, processed: set[TopicPartition]
 ) -> Wait | None:
     """Delete the records, if nothing has changed since the questions. Returns the wait for a broker that refuses.
 
@@ -227,9 +227,9 @@ def _behind(image: ClusterImage, topic: TopicImage, index: int) -> tuple[int, ..
     return tuple(sorted(id for id in topic.replicas(index) if id in image.brokers and id not in isr))
 
 
-def _left(context: Context) -> tuple[dict[TopicPartition, Wait], list[Asked]]:
+def _left(context: Context) -> tuple[dict[TopicPartition, Wait], list[AskedLeftover]]:
     """The waits of partitions that must not be drained, and the leftovers of the partitions that may be drained."""
-    image, waits, left = context.image, dict[TopicPartition, Wait](), list[Asked]()
+    image, waits, left = context.image, dict[TopicPartition, Wait](), list[AskedLeftover]()
     for name in sorted(image.topics):
         topic = image.topics[name]
         if name in image.deletions or topic.unreadable or topic.frozen or not view.marked(topic):

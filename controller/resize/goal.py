@@ -19,7 +19,7 @@ from anabranch.controller.new_replicas import assign_new
 from anabranch.controller.step_log import log_step
 from anabranch.controller.store import MAX_BYTES
 from anabranch.controller.topic_config import ORDERED_KEY, topic_values
-from anabranch.ordered_resize.judgement import Limits, Setting, Verdict, VerdictKind, judge_wanted
+from anabranch.ordered_resize.judgement import ResizeLimits, Setting, Verdict, VerdictKind, judge_wanted
 from anabranch.ordered_resize.marked import Marked, is_compacted
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.errors import KafkaError
@@ -38,7 +38,7 @@ def setting_of(image: ClusterImage, config: ControllerConfig, topic: TopicImage)
     values = topic_values(image, topic.name)
     return Setting(
         assign=lambda new: assign_new(image, config, topic, new),
-        limits=Limits(max_state_bytes=config.partition_state_max_bytes, max_topic_bytes=MAX_BYTES),
+        limits=ResizeLimits(max_state_bytes=config.partition_state_max_bytes, max_topic_bytes=MAX_BYTES),
         is_internal=topic.name in INTERNAL_TOPICS,
         is_compacted=is_compacted(values),
         marked=Marked.of(values),

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from anabranch.controller.image import ClusterImage
-from anabranch.ordered_resize.reader_answers import Group
+from anabranch.ordered_resize.reader_answers import ReadingGroup
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.generated.topic_readers import (
     TopicReadersRequest,
@@ -23,7 +23,7 @@ QUESTIONS_TOGETHER = 1_000
 """Questions in one request, if they are about several topics. A coordinator answers a request in one piece."""
 
 
-class Question(NamedTuple):
+class IncarnationQuestion(NamedTuple):
     """A question about one incarnation of a partition.
 
     The owner is asked for its position if the group has committed ``ask_from``; 0: in any case.
@@ -37,18 +37,20 @@ class Question(NamedTuple):
 class KnownGroups(NamedTuple):
     """The groups that may read each topic. ``unknown`` is the reason why there may be more; "" if these are all."""
 
-    of: Mapping[str, Sequence[Group]]
+    of: Mapping[str, Sequence[ReadingGroup]]
     unknown: str = ""
 
 
-async def ask_all(reader: ProgressReader, image: ClusterImage, questions: Collection[Question]) -> KnownGroups:
+async def ask_all(
+    reader: ProgressReader, image: ClusterImage, questions: Collection[IncarnationQuestion]
+) -> KnownGroups:
     """The groups that may read the topics of ``questions``.
 
     Groups may be missing if a coordinator is loading or does not answer. An answer proves for which partitions of the
     offsets topic the broker was the coordinator after the question.
     """
     offsets = image.topics.get(OFFSETS_TOPIC)
-    found: dict[str, list[Group]] = {}
+    found: dict[str, list[ReadingGroup]] = {}
     if offsets is None:
         return KnownGroups(found)
     silent = set(offsets.znode.partitions)
@@ -64,8 +66,8 @@ async def ask_all(reader: ProgressReader, image: ClusterImage, questions: Collec
 
 
 async def ask_one(
-    reader: ProgressReader, coordinator: int, group_ids: Collection[str], questions: Iterable[Question]
-) -> Mapping[str, Sequence[Group]]:
+    reader: ProgressReader, coordinator: int, group_ids: Collection[str], questions: Iterable[IncarnationQuestion]
+) -> Mapping[str, Sequence[ReadingGroup]]:
     """What one coordinator answers about some of its groups, by topic; nothing if it does not answer."""
     try:
         return _by_topic(coordinator, await reader.coordinated(coordinator, requests(questions, group_ids)))
@@ -73,11 +75,11 @@ async def ask_one(
         return {}
 
 
-def _by_topic(coordinator: int, answer: Coordinated) -> dict[str, list[Group]]:
-    return {name: [Group(coordinator, group) for group in groups] for name, groups in answer.readers.items()}
+def _by_topic(coordinator: int, answer: Coordinated) -> dict[str, list[ReadingGroup]]:
+    return {name: [ReadingGroup(coordinator, group) for group in groups] for name, groups in answer.readers.items()}
 
 
-def requests(questions: Iterable[Question], group_ids: Collection[str] = ()) -> list[TopicReadersRequest]:
+def requests(questions: Iterable[IncarnationQuestion], group_ids: Collection[str] = ()) -> list[TopicReadersRequest]:
     """The requests for all questions, which must not be empty. All questions about one topic are in one request."""
     topics: dict[str, TopicReadersRequestTopic] = {}
     for (name, index), incarnation, ask_from in questions:

@@ -17,7 +17,7 @@ from anabranch.controller import view
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
 from anabranch.controller.image import ClusterImage, RetainOrder, TopicImage
-from anabranch.controller.resize.readers import KnownGroups, Question, ask_all
+from anabranch.controller.resize.readers import IncarnationQuestion, KnownGroups, ask_all
 from anabranch.controller.topic_config import topic_values
 from anabranch.ordered_resize.progress import KEEP_ALL, Pair, Reader, ReadProgress, facts_of, retained_from
 from anabranch.ordered_resize.reader_answers import commits_count, reader_of
@@ -109,7 +109,7 @@ async def look(context: Context, reader: ProgressReader, now_ms: int) -> list[Re
     if not expiring_in:
         return []
     questions = [
-        Question(TopicPartition(topic.name, index), topic.partitions[index].incarnation)
+        IncarnationQuestion(TopicPartition(topic.name, index), topic.partitions[index].incarnation)
         for topic in topics
         if topic.name in expiring_in
         for index in sorted(awaited(image, topic).keys() & topic.partitions.keys())

@@ -12,7 +12,7 @@ from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.create_partitions import CreatePartitionsTopicResult
 from anabranch.runtime.env import ZkOp
 from anabranch.zk_schemas import paths
-from anabranch.zk_schemas.partition_state import Layout, LineageEntry
+from anabranch.zk_schemas.partition_state import LineageEntry, PartitionLayout
 from tests.support.controller.controller_cluster import ControllerCluster
 from tests.support.resize.resize_rules import TOPIC, alter, configure, finished, hold_records, led_by, resized
 from tests.support.resize.resize_states import (
@@ -377,7 +377,7 @@ async def test_a_count_that_includes_a_partition_being_removed_waits_and_names_t
     await cluster.brokers[3].register()
     await cluster.until(lambda: finished(cluster, 6))
     topic, state = await cluster.topic(TOPIC), await cluster.state(TOPIC, 5)
-    assert (state.leader_epoch, state.layout, state.lineage) == (3, Layout(6, 3), (LineageEntry(3, {1: 3}),))
+    assert (state.leader_epoch, state.layout, state.lineage) == (3, PartitionLayout(6, 3), (LineageEntry(3, {1: 3}),))
     assert (topic.last_leader_epochs, topic.last_offsets) == ({4: 2, 5: 2}, {4: 40, 5: 40})
     assert (await cluster.store.get(paths.partition_state(TOPIC, 5))).czxid > before
 

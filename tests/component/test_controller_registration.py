@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from anabranch.broker.link.registered_controllers import RegisteredControllers
-from anabranch.controller.registration import Registration
+from anabranch.controller.registration import ControllerRegistration
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.controller import ControllerZnode
 from sim.zk import FakeSession, FakeZk
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.trio
 
 
 def register(session: FakeSession, nursery: trio.Nursery, port: int) -> None:
-    nursery.start_soon(Registration(session, ControllerZnode(1000, "h", port)).run)
+    nursery.start_soon(ControllerRegistration(session, ControllerZnode(1000, "h", port)).run)
 
 
 async def registered_port(session: FakeSession) -> int:

@@ -14,7 +14,7 @@ from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, Dele
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.runtime.env import ZkOp
 from anabranch.zk_schemas import paths
-from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry
+from anabranch.zk_schemas.partition_state import Before, LineageEntry, PartitionLayout
 from tests.support.controller.controller_cluster import ControllerCluster
 from tests.support.resize.resize_rules import (
     BROKERS,
@@ -55,17 +55,23 @@ async def test_the_worked_example_has_its_lineages_and_leader_epochs(
     """
     await resized(cluster, 6)
     assert await lineages(cluster, (0, 1, 4, 5)) == {0: (), 1: (), 4: _entries(0, {0: 0}), 5: _entries(0, {1: 0})}
-    assert (await layouts(cluster, range(6)), await epochs(cluster, range(6))) == ({Layout(6, 1)}, [1, 1, 1, 1, 0, 0])
+    assert (await layouts(cluster, range(6)), await epochs(cluster, range(6))) == (
+        {PartitionLayout(6, 1)},
+        [1, 1, 1, 1, 0, 0],
+    )
     hold_records(cluster, range(4, 6), 40)
     await resized(cluster, 4)
     assert await lineages(cluster, (1, 5)) == {1: _entries(2, {5: 0}), 5: _entries(0, {1: 0})}
-    assert await befores(cluster, (1, 5)) == {1: Before(Layout(6, 1), 1), 5: Before(Layout(6, 1), 0)}
-    assert (await layouts(cluster, range(6)), await epochs(cluster, range(6))) == ({Layout(4, 2)}, [2, 2, 2, 2, 1, 1])
+    assert await befores(cluster, (1, 5)) == {1: Before(PartitionLayout(6, 1), 1), 5: Before(PartitionLayout(6, 1), 0)}
+    assert (await layouts(cluster, range(6)), await epochs(cluster, range(6))) == (
+        {PartitionLayout(4, 2)},
+        [2, 2, 2, 2, 1, 1],
+    )
     await resized(cluster, 8)
     assert await counts(cluster) == (8, 3, 4, None)
     assert (await lineages(cluster, (5,)))[5] == (*_entries(0, {1: 0}), *_entries(2, {1: 2}))
-    assert await befores(cluster, (1, 5)) == {1: Before(Layout(4, 2), 2), 5: Before(Layout(4, 2), 1)}
-    assert await layouts(cluster, range(8)) == {Layout(8, 3)}
+    assert await befores(cluster, (1, 5)) == {1: Before(PartitionLayout(4, 2), 2), 5: Before(PartitionLayout(4, 2), 1)}
+    assert await layouts(cluster, range(8)) == {PartitionLayout(8, 3)}
     assert await epochs(cluster, range(8)) == [3, 3, 3, 3, 2, 2, 0, 0]
 
 
@@ -79,7 +85,7 @@ async def test_the_goal_is_written_first_and_gainers_are_created_when_their_lose
     """Rules 1 and 3. A partition that neither loses nor gains keys does not wait."""
     await begun(cluster, 5)
     assert await counts(cluster) == (5, 1, 4, None)
-    assert (await layouts(cluster, range(4)), await epochs(cluster, range(4))) == ({Layout(5, 1)}, [1] * 4)
+    assert (await layouts(cluster, range(4)), await epochs(cluster, range(4))) == ({PartitionLayout(5, 1)}, [1] * 4)
     await trio.sleep(5)  # virtual time: longer than any wait
     assert await cluster.store.exists(paths.partition_state(TOPIC, 4)) is None
     release(cluster)

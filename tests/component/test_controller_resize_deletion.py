@@ -10,7 +10,7 @@ from anabranch.protocol.generated.create_topics import CreateTopicsResponse
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.delete_topic import DeleteTopic
-from anabranch.zk_schemas.partition_state import Layout, LineageEntry
+from anabranch.zk_schemas.partition_state import LineageEntry, PartitionLayout
 from tests.component.test_controller_resize_crashes import OPERATIONS, disturb_at_request, kill_active, start
 from tests.support.controller.controller_cluster import ControllerCluster
 from tests.support.resize.resize_rules import TOPIC, alter, creation, finished, resized
@@ -98,7 +98,7 @@ async def test_a_topic_deleted_at_any_point_of_a_resize_is_created_again_as_a_ne
             await resized(cluster, 6)
             assert await finished(cluster, 6)
             states = [await cluster.state(TOPIC, index) for index in range(6)]
-            assert [state.layout for state in states] == [Layout(6, 1)] * 6
+            assert [state.layout for state in states] == [PartitionLayout(6, 1)] * 6
             entries = [LineageEntry(first, {0: first}), LineageEntry(first, {1: first})]
             assert [state.lineage for state in states] == [(), (), (), (), *((entry,) for entry in entries)]
             assert (await cluster.topic(TOPIC)).last_leader_epochs == {}

@@ -11,7 +11,7 @@ from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.list_offsets import ListOffsetsRequest
 from anabranch.protocol.generated.stop_replica import StopReplicaRequest
 from anabranch.zk_schemas import paths
-from anabranch.zk_schemas.partition_state import Layout
+from anabranch.zk_schemas.partition_state import PartitionLayout
 from tests.support.controller.controller_cluster import ControllerCluster, FakeBroker
 from tests.support.resize.resize_rules import TOPIC, alter, configure, finished, hold_records, is_gone, led_by, resized
 from tests.support.resize.resize_states import (
@@ -38,7 +38,10 @@ async def test_a_marked_partition_closes_before_its_survivor_gains_keys(
     await cluster.request(alter(4, timeout_ms=100))
     await cluster.until(lambda: has_layout(cluster, 0, 4, 3))
     await trio.sleep(5)  # virtual time: longer than any wait
-    assert (await layouts(cluster, (4, 5)), await layouts(cluster, (1,))) == ({Layout(4, 3)}, {Layout(6, 2)})
+    assert (await layouts(cluster, (4, 5)), await layouts(cluster, (1,))) == (
+        {PartitionLayout(4, 3)},
+        {PartitionLayout(6, 2)},
+    )
     release(cluster)
     await cluster.until(lambda: is_settled(cluster, 4, 3, 6, None))
 
@@ -84,7 +87,7 @@ async def test_a_marked_partition_without_a_leader_delays_only_its_own_survivor(
     release(cluster)
     await cluster.until(lambda: has_layout(cluster, 0, 4, 2))
     await trio.sleep(5)  # virtual time: longer than any wait
-    assert await layouts(cluster, (1,)) == {Layout(6, 1)}
+    assert await layouts(cluster, (1,)) == {PartitionLayout(6, 1)}
     await cluster.brokers[leader].register()
     await cluster.until(lambda: is_settled(cluster, 4, 2, 6, None))
 

@@ -56,7 +56,7 @@ from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, List
 from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from anabranch.protocol.records import RecordBatch, iter_batches, set_base_offset
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.real_trio import RealNetwork
+from anabranch.runtime.real_trio import TrioNetwork
 from sim.zk import FakeZk
 from tests.support.broker.broker_harness import OneBroker, one_broker
 from tests.support.broker.loop_probe import LoopProbe
@@ -158,7 +158,7 @@ async def take_a_large_answer(_log_fixture: LogFixture, patches: pytest.MonkeyPa
     """Append 10 MiB from a leader, in small batches."""
     cluster = ReplicaCluster()
     cluster.elect(1, 0, [1, 2])
-    fetcher = ReplicaFetcher(1, FETCHER, cluster.clock, RealNetwork(), lambda: None, lambda: 1, cluster.throttle)
+    fetcher = ReplicaFetcher(1, FETCHER, cluster.clock, TrioNetwork(), lambda: None, lambda: 1, cluster.throttle)
     follower = cluster[2].partition
     follower.log.update_config(LogConfig())
     fetcher.follow(follower)

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from anabranch.broker.log.checkpoint_files import PartitionMetadata
+from anabranch.broker.log.checkpoint_files import LogIdentity
 from anabranch.broker.log.identity_file import IdentityFile
 from anabranch.broker.log.partition_log import AppendOrigin
 from anabranch.broker.log.slices import TimeSlice
@@ -34,8 +34,8 @@ from anabranch.runtime.channel import Channel
 from anabranch.runtime.os_files import OsStorage
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
-from anabranch.zk_schemas.partition_state import Layout as StoredLayout
 from anabranch.zk_schemas.partition_state import LineageEntry, PartitionState
+from anabranch.zk_schemas.partition_state import PartitionLayout as StoredLayout
 from anabranch.zk_schemas.topic import TopicZnode
 from sim.zk import FakeSession, FakeZk
 from tests.support.broker.broker_harness import BROKER_ID, DEADLINE_S
@@ -172,7 +172,7 @@ async def test_a_topic_id_that_cannot_be_written_stops_no_partition_from_being_l
 ) -> None:
     """A removal gives every partition a new topic id. A full disk must not stop the rest of the request."""
 
-    def refuse(identity: IdentityFile, metadata: PartitionMetadata) -> None:
+    def refuse(identity: IdentityFile, metadata: LogIdentity) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(IdentityFile, "replace", refuse)

@@ -23,7 +23,7 @@ from anabranch.protocol.generated.metadata import MetadataRequest
 from anabranch.protocol.message_limits import MIB
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.os_sockets import SocketStream
-from anabranch.runtime.real_trio import RealNetwork
+from anabranch.runtime.real_trio import TrioNetwork
 from anabranch.runtime.turns import PASS_BYTES
 from tests.support.broker.broker_harness import DEADLINE_S, one_broker
 from tests.support.broker.loop_probe import LoopProbe
@@ -91,7 +91,7 @@ async def _grow(connect: Any, probe: LoopProbe, nursery: trio.Nursery) -> None:
 
 
 async def test_the_channels_of_a_client_grow_their_buffers_one_after_the_other(probe: LoopProbe) -> None:
-    network = RealNetwork()
+    network = TrioNetwork()
     listener = await network.listen("127.0.0.1", 0)
 
     async def ask(nursery: trio.Nursery) -> None:

@@ -19,7 +19,7 @@ from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrPartitionSta
 from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.controller import encode_controller_epoch
-from anabranch.zk_schemas.partition_state import Layout, PartitionState
+from anabranch.zk_schemas.partition_state import PartitionLayout, PartitionState
 from tests.support.broker.broker_harness import BROKER_ID, DEADLINE_S, OneBroker, one_broker
 
 pytestmark = pytest.mark.trio
@@ -37,7 +37,7 @@ class Restored:
 
     def store(self, leader_epoch: int, layout_version: int = 0) -> None:
         """Write the state as a controller or an operator does."""
-        layout = Layout(2, layout_version) if layout_version else None
+        layout = PartitionLayout(2, layout_version) if layout_version else None
         data = PartitionState(5, BROKER_ID, leader_epoch, [BROKER_ID], layout=layout).encode()
         if self.tree.find(PATH) is None:
             self.tree.create(PATH, data, 0, sequence=False, make_parents=True)

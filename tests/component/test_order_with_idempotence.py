@@ -10,7 +10,7 @@ from anabranch.broker.replication.isr import ReplicaProgress
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel, ChannelClosedError
-from anabranch.runtime.real_trio import RealNetwork
+from anabranch.runtime.real_trio import TrioNetwork
 from tests.support.broker.broker_harness import DEADLINE_S, set_keys
 from tests.support.resize.resized_broker import FIRST, GROWN, UNTAGGED, Broker, of_producer, produce_request
 
@@ -47,7 +47,7 @@ async def test_a_batch_that_was_written_and_truncated_is_awaited_too(broker: Bro
 async def test_a_batch_on_another_connection_does_not_wait_for_the_refused_one(broker: Broker) -> None:
     assert (await broker.produce(5, UNTAGGED, of_producer(0))).error_code == AGAIN
     await broker.has(GROWN, 5, epoch=0)
-    async with Channel.open(RealNetwork(), broker.harness.host, broker.harness.port, "another") as another:
+    async with Channel.open(TrioNetwork(), broker.harness.host, broker.harness.port, "another") as another:
         response = await another.request(produce_request(5, UNTAGGED, of_producer(1)))
     assert response.responses[0].partition_responses[0].error_code == WRITTEN
 
@@ -56,7 +56,7 @@ async def test_a_connection_with_refused_batches_of_too_many_partitions_is_close
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_keys(monkeypatch, broker.node, max_retried_partitions_per_connection=2)
-    async with Channel.open(RealNetwork(), broker.harness.host, broker.harness.port, "another") as another:
+    async with Channel.open(TrioNetwork(), broker.harness.host, broker.harness.port, "another") as another:
         for number in (5, 6):
             await another.request(produce_request(number, UNTAGGED, of_producer(0)))
         with trio.fail_after(DEADLINE_S), pytest.raises(ChannelClosedError):

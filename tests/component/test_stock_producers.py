@@ -18,7 +18,7 @@ from anabranch.protocol.generated.update_metadata import StockProducersOfTopic
 from anabranch.protocol.records import iter_batches
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel
-from anabranch.runtime.real_trio import RealNetwork
+from anabranch.runtime.real_trio import TrioNetwork
 from tests.support.broker.broker_harness import DEADLINE_S, set_keys
 from tests.support.resize.resized_broker import TOPIC_ID, UNTAGGED, Broker, broker_of, key_of, keyed, produce_request
 
@@ -54,7 +54,7 @@ async def test_an_announced_split_is_shown_to_stock_clients_only(broker: Broker)
     waiting = dict.fromkeys(range(4, 8), ErrorCode.LEADER_NOT_AVAILABLE)
     assert await partitions_shown(broker.harness.channel) == {**dict.fromkeys(range(4), 0), **waiting}
     where = (broker.harness.host, broker.harness.port)
-    async with Channel.open(RealNetwork(), *where, "ours", negotiate=True) as ours:
+    async with Channel.open(TrioNetwork(), *where, "ours", negotiate=True) as ours:
         assert await partitions_shown(ours) == dict.fromkeys(range(4), 0)
     await broker.harness.update_metadata("t", TOPIC_ID, 4, layout=INITIAL, incarnation=100)
     assert await partitions_shown(broker.harness.channel) == dict.fromkeys(range(4), 0)
@@ -251,7 +251,7 @@ async def test_a_producer_with_another_partitioner_is_not_waited_for(broker: Bro
 async def test_a_closed_connection_is_no_longer_waited_for(broker: Broker) -> None:
     await announce(broker, refreshes=True)
     where = (broker.harness.host, broker.harness.port)
-    async with Channel.open(RealNetwork(), *where, "stock") as stock:
+    async with Channel.open(TrioNetwork(), *where, "stock") as stock:
         own, broker.harness.channel = broker.harness.channel, stock
         refused = await broker.produce(1, UNTAGGED, keyed(key_of(5, 8)))
         broker.harness.channel = own

@@ -23,7 +23,7 @@ DEADLINE_S = 10.0
 
 @pytest.fixture(params=["trio", "asyncio"])
 def run(request: pytest.FixtureRequest) -> Callable[[Callable[[Network], Awaitable[None]]], None]:
-    network: Network = real_trio.RealNetwork() if request.param == "trio" else real_anyio.RealNetwork()
+    network: Network = real_trio.TrioNetwork() if request.param == "trio" else real_anyio.AnyioNetwork()
 
     def run_with(scenario: Callable[[Network], Awaitable[None]]) -> None:
         async def limited() -> None:

@@ -48,7 +48,7 @@ class NetworkFixture:
             rng = random.Random(seed)
             fabric = SimFabric(rng, delay_s=partial(rng.uniform, 0, 0.01), split_probability=0.5)
             return fabric.node("here")
-        return real_trio.RealNetwork() if self.kind == "trio" else real_anyio.RealNetwork()
+        return real_trio.TrioNetwork() if self.kind == "trio" else real_anyio.AnyioNetwork()
 
     def file(self, content: bytes) -> File:
         storage: Any

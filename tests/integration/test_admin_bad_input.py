@@ -68,7 +68,7 @@ from anabranch.protocol.generated.offset_delete import (
 from anabranch.protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from anabranch.protocol.message_limits import ADMIN_APIS
 from anabranch.runtime.channel import Channel
-from anabranch.runtime.real_trio import RealNetwork
+from anabranch.runtime.real_trio import TrioNetwork
 from anabranch.testing.processes import ProcessCluster, wait_for
 
 pytestmark = [pytest.mark.trio, pytest.mark.integration]
@@ -95,7 +95,7 @@ async def channels(cluster: ProcessCluster) -> AsyncIterator[tuple[Channel, Chan
 @asynccontextmanager
 async def connected(cluster: ProcessCluster) -> AsyncIterator[Channel]:
     host, port = cluster.bootstrap.split(":")
-    async with Channel.open(RealNetwork(), host, int(port), "test", timeout_s=WITHIN_S) as channel:
+    async with Channel.open(TrioNetwork(), host, int(port), "test", timeout_s=WITHIN_S) as channel:
         yield channel
 
 

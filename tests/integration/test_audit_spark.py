@@ -33,7 +33,7 @@ from pyspark.sql import DataFrame
 from anabranch.audit import checks, datasource, run
 from anabranch.audit.datasource import segment_frame
 from anabranch.audit.discovery import discover
-from anabranch.audit.manifest import MANIFEST_NAME, Layout, ManifestError
+from anabranch.audit.manifest import MANIFEST_NAME, LayoutLine, ManifestError
 from anabranch.audit.order_field import OrderFieldError
 from anabranch.audit.parts import segment_parts
 from anabranch.audit.report import AuditReport, Status
@@ -275,7 +275,7 @@ def test_placement_and_order_are_checked_across_a_resize(tmp_path: Path, audit: 
     """Resize 2 -> 3 partitions at leader epoch 1: moved keys continue in their new partition, in order."""
     writer = TopicWriter(tmp_path, "events", 2)
     writer.add_partition(2)
-    old, new = Layout(0, 2, 2, 0), Layout(1, 2, 3, 1)
+    old, new = LayoutLine(0, 2, 2, 0), LayoutLine(1, 2, 3, 1)
     writer.layouts = {0: [old, new], 1: [old, new], 2: [new]}
     keys = [b"key-%d" % n for n in range(30)]
     for n, key in enumerate(keys):
@@ -299,7 +299,7 @@ def test_only_tombstones_of_moved_keys_may_be_in_their_old_partition(tmp_path: P
     """Resize 2 -> 3 of a compacted topic: only tombstones of a moved key may be in its old partition."""
     writer = TopicWriter(tmp_path, "table", 2, cleanup_policy="compact")
     writer.add_partition(2)
-    old, new = Layout(0, 2, 2, 0), Layout(1, 2, 3, 1)
+    old, new = LayoutLine(0, 2, 2, 0), LayoutLine(1, 2, 3, 1)
     writer.layouts = {0: [old, new], 1: [old, new], 2: [new]}
     keys = [b"key-%d" % n for n in range(30)]
     moved = [key for key in keys if writer.place(key, 3) is writer.partitions[2]]
@@ -337,8 +337,8 @@ def test_order_and_closed_partitions_are_checked_across_two_grows_and_a_shrink(t
     """
     writer = TopicWriter(tmp_path, "events", 2)
     writer.add_partition(2)
-    survivor = [Layout(0, 2, 2, 0), Layout(1, 2, 3, 1), Layout(2, 2, 2, 2), Layout(3, 2, 3, 3)]
-    revived = [Layout(8, 2, 3, 1), Layout(9, 2, 2, 2), Layout(10, 2, 3, 3)]
+    survivor = [LayoutLine(0, 2, 2, 0), LayoutLine(1, 2, 3, 1), LayoutLine(2, 2, 2, 2), LayoutLine(3, 2, 3, 3)]
+    revived = [LayoutLine(8, 2, 3, 1), LayoutLine(9, 2, 2, 2), LayoutLine(10, 2, 3, 3)]
     writer.layouts = {0: survivor, 1: survivor, 2: revived}
     keys = [b"key-%d" % n for n in range(30)]
     for n, key in enumerate(keys):

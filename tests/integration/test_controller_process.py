@@ -17,7 +17,7 @@ from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.env import NoNodeError, ZkStore
-from anabranch.runtime.real_trio import RealNetwork
+from anabranch.runtime.real_trio import TrioNetwork
 from anabranch.runtime.zk_kazoo import open_zk
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.controller import ControllerZnode, decode_controller_epoch
@@ -67,7 +67,7 @@ async def test_the_standby_controller_takes_over_after_kill_9(zookeeper: Embedde
             epoch = (await zk.get(paths.CONTROLLER_EPOCH)).data
             assert decode_controller_epoch(paths.CONTROLLER_EPOCH, epoch) == 2
             topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
-            async with Channel.open(RealNetwork(), second.host, second.port, "test", negotiate=True) as channel:
+            async with Channel.open(TrioNetwork(), second.host, second.port, "test", negotiate=True) as channel:
                 with trio.fail_after(30):
                     code = ErrorCode.NOT_CONTROLLER
                     while code == ErrorCode.NOT_CONTROLLER:

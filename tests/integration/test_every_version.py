@@ -88,7 +88,7 @@ from anabranch.protocol.generated.topic_readers import TopicReadersRequest, Topi
 from anabranch.protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from anabranch.protocol.message import Message
 from anabranch.runtime.channel import Channel
-from anabranch.runtime.real_trio import RealNetwork
+from anabranch.runtime.real_trio import TrioNetwork
 from anabranch.testing.processes import ProcessCluster
 from tests.support.controller.topics import create_topic
 from tests.support.log.batches import batch_of
@@ -296,7 +296,7 @@ async def coordinator_loaded(bootstrap: str) -> None:
 
 async def ask(bootstrap: str, request: Message, version: int) -> Message:
     host, port = bootstrap.split(",")[0].split(":")
-    async with Channel.open(RealNetwork(), host, int(port), client_id="versions") as channel:
+    async with Channel.open(TrioNetwork(), host, int(port), client_id="versions") as channel:
         response: Message = await channel.request(request, version=version, timeout_s=30)
         return response
 

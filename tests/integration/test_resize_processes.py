@@ -21,7 +21,7 @@ from anabranch import Admin, KafkaError
 from anabranch.protocol.errors import ErrorCode
 from anabranch.testing.processes import ProcessCluster, wait_for
 from anabranch.zk_schemas import paths
-from anabranch.zk_schemas.partition_state import Layout, PartitionState
+from anabranch.zk_schemas.partition_state import PartitionLayout, PartitionState
 from tests.support.broker.failures import controller_log, zookeeper
 from tests.support.broker.load import Load
 from tests.support.controller.topics import create_topic
@@ -237,7 +237,7 @@ def has_layout(cluster: ProcessCluster, topic: str, count: int) -> bool:
             return False
         names = [paths.partition_state(topic, int(index)) for index in found["partitions"]]
         states = [PartitionState.decode(name, zk.get(name)[0]) for name in names]
-        layout = Layout(count, found["layout_version"])
+        layout = PartitionLayout(count, found["layout_version"])
         return all(state.layout == layout for state in states) and all(state.leader > 0 for state in states[:count])
 
 

@@ -9,14 +9,14 @@ from functools import partial
 
 import trio
 
-from anabranch.zk_schemas.partition_state import Layout
+from anabranch.zk_schemas.partition_state import PartitionLayout
 from tests.sim.faults import BROKERS, CONTROLLERS
 from tests.sim.resize_scenarios import LITTLE_S, begin
 from tests.sim.scenes import TOPIC, Scene
 
 CUT_S = 10.0
 """Longer than a session without a connection lasts."""
-OLD, NEW = Layout(1, 0), Layout(2, 1)
+OLD, NEW = PartitionLayout(1, 0), PartitionLayout(2, 1)
 
 
 async def write_both_sides(scene: Scene, leader: str) -> None:

@@ -14,7 +14,7 @@ import trio
 
 from anabranch.client import Producer
 from anabranch.client.errors import KafkaError
-from anabranch.zk_schemas.partition_state import Layout
+from anabranch.zk_schemas.partition_state import PartitionLayout
 from tests.history.events import Acked, NotWritten, Sent
 from tests.sim.faults import BROKERS, CONTROLLERS
 from tests.sim.recording import now_ms
@@ -30,7 +30,7 @@ async def split_with_much_to_read(scene: Scene) -> None:
     """Partition 0 has many unread records of a key, and its child has one record, the key's newest."""
     key = scene.key(1, 2)
     for _ in range(LONG):
-        await scene.produce(key, Layout(1, 0))
+        await scene.produce(key, PartitionLayout(1, 0))
     await scene.resize(2)
     await scene.produce(key, scene.layout)
 
@@ -49,7 +49,7 @@ async def write_by_the_previous_layout(scene: Scene) -> None:
     """A producer that does not know of the split yet writes with the old layout."""
     key = scene.key(1, 2)
     await scene.resize(2)
-    await scene.produce(key, Layout(1, 0))
+    await scene.produce(key, PartitionLayout(1, 0))
 
 
 async def write_to_a_marked_partition(scene: Scene) -> None:
@@ -58,23 +58,23 @@ async def write_to_a_marked_partition(scene: Scene) -> None:
     key = scene.key(1, 2)
     await scene.produce(key, scene.layout)
     await scene.resize(1)
-    await scene.produce(key, Layout(2, 1))
+    await scene.produce(key, PartitionLayout(2, 1))
 
 
 async def write_late_by_an_earlier_layout_of_the_same_count(scene: Scene) -> None:
     """1 -> 2 -> 1: a record of the first layout arrives after a record of the third layout (hole 10)."""
-    key, first = scene.key(1, 2), Layout(1, 0)
+    key, first = scene.key(1, 2), PartitionLayout(1, 0)
     late = scene.sends(key)
     await scene.resize(2)
     await scene.resize(1)
-    await scene.produce(key, Layout(1, 2))
+    await scene.produce(key, PartitionLayout(1, 2))
     await scene.produce(key, first, value=late)
 
 
 async def merge_two_while_one_gets_no_requests(scene: Scene) -> None:
     """Partition 1 still accepts records when 0's broker closes partition 3: 0 must not gain 1's keys yet (hole 4)."""
     await scene.resize(4)
-    key, old, new, gone = scene.key(1, 4), Layout(4, 1), Layout(1, 2), scene.leader(1)
+    key, old, new, gone = scene.key(1, 4), PartitionLayout(4, 1), PartitionLayout(1, 2), scene.leader(1)
     assert scene.leader(3) == scene.leader(0) != gone
     await scene.produce(key, old)
     scene.cut_from_controllers(gone)
@@ -91,9 +91,9 @@ async def merge_two_while_one_gets_no_requests(scene: Scene) -> None:
 async def grow_by_several_at_once(scene: Scene) -> None:
     """1 -> 4: partition 3's parent, 1, is new as well, so the keys of 3 come from partition 0 (hole 1)."""
     key = scene.key(3, 4)
-    await scene.produce(key, Layout(1, 0))
+    await scene.produce(key, PartitionLayout(1, 0))
     await scene.ask_for(4)
-    await scene.produce(key, Layout(4, 1), limit_s=LITTLE_S)
+    await scene.produce(key, PartitionLayout(4, 1), limit_s=LITTLE_S)
 
 
 async def die_when_the_goal_is_written(scene: Scene, leader: str) -> str:
@@ -110,7 +110,7 @@ async def die_when_the_goal_is_written(scene: Scene, leader: str) -> str:
 
 async def grow_while_controller_and_leader_die(scene: Scene) -> None:
     """Controller and leader die after the goal is written. The election raises the loser's epoch (hole 2)."""
-    key, old, new, leader = scene.key(1, 2), Layout(1, 0), Layout(2, 1), scene.leader(0)
+    key, old, new, leader = scene.key(1, 2), PartitionLayout(1, 0), PartitionLayout(2, 1), scene.leader(0)
     await scene.produce(key, old)
     controller = await die_when_the_goal_is_written(scene, leader)
     await scene.cluster.start_controller(int(controller.removeprefix("controller")))
@@ -130,7 +130,7 @@ async def grow_while_only_an_election_gets_through(scene: Scene) -> None:
 
     So the loser takes records in two leader epochs under the old layout.
     """
-    key, old, new, leader = scene.key(1, 2), Layout(1, 0), Layout(2, 1), scene.leader(0)
+    key, old, new, leader = scene.key(1, 2), PartitionLayout(1, 0), PartitionLayout(2, 1), scene.leader(0)
     await scene.produce(key, old)
     controller = await die_when_the_goal_is_written(scene, leader)
     assert await scene.until(lambda: scene.leader_or_none(0) not in ("", leader), interval_s=0.001)
@@ -175,7 +175,7 @@ async def grow_again_while_a_grow_is_unfinished(scene: Scene) -> None:
 
 async def cancel_a_grow(scene: Scene) -> None:
     """A grow is cancelled before any partition has gained keys, so the grow has no effect."""
-    key, old = scene.key(1, 2), Layout(1, 0)
+    key, old = scene.key(1, 2), PartitionLayout(1, 0)
     await scene.produce(key, old)
     scene.cut_from_controllers(scene.leader(0))
     await begin(scene, 2)
@@ -189,7 +189,7 @@ async def cancel_a_grow(scene: Scene) -> None:
 async def cancel_a_grow_after_a_partition_has_gained(scene: Scene) -> None:
     """Partition 2 has gained its keys, partition 3 waits for 1: the grow must be complete before a shrink begins."""
     await scene.resize(2)
-    key, old, new, cut = scene.key(2, 4), Layout(2, 1), Layout(4, 2), scene.leader(1)
+    key, old, new, cut = scene.key(2, 4), PartitionLayout(2, 1), PartitionLayout(4, 2), scene.leader(1)
     assert scene.leader(0) != cut
     await scene.produce(key, old)
     scene.cut_from_controllers(cut)
@@ -201,7 +201,7 @@ async def cancel_a_grow_after_a_partition_has_gained(scene: Scene) -> None:
     await scene.ask_for(2)
     scene.expect(2)
     await scene.until(lambda: scene.znode.wanted is None, LITTLE_S)
-    await scene.produce(key, Layout(2, 3), limit_s=LITTLE_S)
+    await scene.produce(key, PartitionLayout(2, 3), limit_s=LITTLE_S)
 
 
 # ---------------------------------------------------------------- closed partitions that take records again
@@ -235,7 +235,7 @@ async def merge_a_revived_partition(scene: Scene) -> None:
 
 async def queue_a_resize(scene: Scene) -> None:
     """A resize that is requested during another resize begins after it. Of several requests, the last one counts."""
-    key, old = scene.key(1, 2), Layout(1, 0)
+    key, old = scene.key(1, 2), PartitionLayout(1, 0)
     await scene.produce(key, old)
     scene.cut_from_controllers(scene.leader(0))
     await begin(scene, 2)
@@ -243,14 +243,14 @@ async def queue_a_resize(scene: Scene) -> None:
     await queue(scene, 3)
     scene.cluster.fabric.heal_all()
     assert await scene.until(lambda: not scene.watch.unfinished())
-    assert scene.layout == Layout(3, 2)
+    assert scene.layout == PartitionLayout(3, 2)
     await scene.produce(key, scene.layout)
 
 
 async def elect_a_survivor_while_a_marked_partition_gets_no_requests(scene: Scene) -> None:
     """An election in the middle of a merge: the survivor's new leader must not have the merge's layout yet (hole 3)."""
     await scene.resize(2)
-    key, old, new = scene.key(1, 2), Layout(2, 1), Layout(1, 2)
+    key, old, new = scene.key(1, 2), PartitionLayout(2, 1), PartitionLayout(1, 2)
     survivor, gone = scene.leader(0), scene.leader(1)
     assert survivor != gone
     await scene.produce(key, old)
@@ -276,7 +276,7 @@ async def merge_twice_into_one(scene: Scene) -> None:
 
 async def grow_while_a_loser_is_given_up(scene: Scene) -> None:
     """The loser's broker has lost its session without noticing, and continues to accept records (hole 8)."""
-    key, old, new = scene.key(1, 2), Layout(1, 0), Layout(2, 1)
+    key, old, new = scene.key(1, 2), PartitionLayout(1, 0), PartitionLayout(2, 1)
     given_up = scene.leader(0)
     await scene.produce(key, old)
     scene.cut_from_controllers(given_up)
@@ -302,7 +302,7 @@ async def merge_while_a_fetch_is_parked(scene: Scene) -> None:
         scene.cluster.fabric.cut(gone, member)
     await scene.produce(key, scene.layout)
     await scene.ask_for(1)
-    await scene.produce(key, Layout(1, 2), insist=True)
+    await scene.produce(key, PartitionLayout(1, 2), insist=True)
     await trio.sleep(LITTLE_S)  # pause: time to deliver the record that has to wait; virtual time
 
 
@@ -320,7 +320,7 @@ async def lose_records_of_a_closed_partition(scene: Scene) -> None:
         await scene.cluster.kill(broker)
     assert await scene.until(lambda: scene.in_sync(1) == [leader])
     for _ in range(3):
-        await scene.produce(key, Layout(2, 1), acks=1)
+        await scene.produce(key, PartitionLayout(2, 1), acks=1)
     await scene.resize(1)
     await scene.cluster.crash(leader)
     for broker in others:
@@ -383,14 +383,14 @@ async def split_before_all_have_followed(scene: Scene) -> None:
 async def merge_before_all_have_followed(scene: Scene) -> None:
     """A deposed leader appends a record to a closed partition, behind the reported end of the epoch (hole 30)."""
     await scene.resize(2)
-    key, old = scene.key(1, 2), Layout(2, 1)
+    key, old = scene.key(1, 2), PartitionLayout(2, 1)
     await scene.produce(key, old)
     deposed = await depose(scene, 1)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(partial(scene.produce, key, old, broker=deposed, limit_s=LIMIT_S))
         assert await scene.until(lambda: scene.has(deposed, 1, "scenario:2"))
         await scene.ask_for(1)
-        await scene.until(lambda: scene.state(1).layout == Layout(1, 2), LITTLE_S)
+        await scene.until(lambda: scene.state(1).layout == PartitionLayout(1, 2), LITTLE_S)
         await elect_again(scene, 1, deposed)
 
 
@@ -407,7 +407,7 @@ async def die_while_a_partition_is_removed(scene: Scene) -> None:
     assert await scene.until(lambda: controller not in scene.cluster.running)
     await scene.cluster.start_controller(int(controller.removeprefix("controller")))
     await scene.ask_a_new_controller_for(2)
-    await scene.produce(key, Layout(2, 3), limit_s=LITTLE_S)
+    await scene.produce(key, PartitionLayout(2, 3), limit_s=LITTLE_S)
 
 
 # ---------------------------------------------------------------- batches without a known outcome

@@ -17,7 +17,7 @@ from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRe
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel
-from anabranch.zk_schemas.partition_state import Layout
+from anabranch.zk_schemas.partition_state import PartitionLayout
 from tests.history.events import Acked, Fault, LayoutAsked, NotWritten, Sent
 from tests.sim.recording import Recorder, now_ms
 from tests.sim.sim_cluster import BROKER_PORT, SimCluster
@@ -144,7 +144,7 @@ class StaleProducer:
             partition = place(positive_hash(key.encode()), znode.initial_partition_count, layout[0])
             await self._produce(TopicPartition(self.watch.topic, partition), layout, key, rng.choice([1, 2, 3]))
 
-    async def _produce(self, tp: TopicPartition, layout: Layout, key: str, broker: int) -> None:
+    async def _produce(self, tp: TopicPartition, layout: PartitionLayout, key: str, broker: int) -> None:
         self.count += 1
         value = f"stale:{self.count}"
         self.recorder.add(Sent(now_ms(), "stale", tp.topic, key, value, idempotent=False))
@@ -159,7 +159,9 @@ class StaleProducer:
             self.recorder.add(NotWritten(now_ms(), "stale", value, "refused" if refused else "unknown", error))
         self.recorder.add(LayoutAsked(now_ms(), tp, *layout, error, value))
 
-    async def _ask(self, tp: TopicPartition, layout: Layout, key: str, value: str, broker: int) -> tuple[str, int]:
+    async def _ask(
+        self, tp: TopicPartition, layout: PartitionLayout, key: str, value: str, broker: int
+    ) -> tuple[str, int]:
         batch = build_batch([(key.encode(), value.encode(), [], self.cluster.clock.now_ms())])
         data = TopicProduceData(
             name=tp.topic,

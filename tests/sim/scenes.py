@@ -23,7 +23,7 @@ from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRe
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel
-from anabranch.zk_schemas.partition_state import Layout, PartitionState
+from anabranch.zk_schemas.partition_state import PartitionLayout, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 from sim.scheduler import run_deterministic
 from tests.history.checks import check_history
@@ -181,8 +181,8 @@ class Scene:
         return znode
 
     @property
-    def layout(self) -> Layout:
-        return Layout(self.znode.undeleted_partition_count, self.znode.layout_version)
+    def layout(self) -> PartitionLayout:
+        return PartitionLayout(self.znode.undeleted_partition_count, self.znode.layout_version)
 
     def has_layout(self, partition: int) -> bool:
         """Whether a partition has a leader and the topic's layout in ZooKeeper."""
@@ -248,7 +248,7 @@ class Scene:
     async def produce(
         self,
         key: str,
-        layout: Layout,
+        layout: PartitionLayout,
         *,
         acks: int = -1,
         broker: str = "",
@@ -285,7 +285,14 @@ class Scene:
         return error, offset
 
     async def ask(
-        self, tp: TopicPartition, layout: Layout, key: str, value: str, sequence: int, acks: int = -1, broker: str = ""
+        self,
+        tp: TopicPartition,
+        layout: PartitionLayout,
+        key: str,
+        value: str,
+        sequence: int,
+        acks: int = -1,
+        broker: str = "",
     ) -> tuple[str, int]:
         """Send one Produce request; returns the error's name, "" for none, and the offset."""
         server = broker or self.leader_or_none(tp.partition)

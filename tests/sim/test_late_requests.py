@@ -21,7 +21,7 @@ from anabranch.controller import carry_out
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Effects
 from anabranch.protocol.types import TopicPartition
-from anabranch.zk_schemas.partition_state import Layout
+from anabranch.zk_schemas.partition_state import PartitionLayout
 from tests.sim.faults import BROKERS
 from tests.sim.scenes import TOPIC, Scene, stage
 from tests.support.resize.lineage_mutations import (
@@ -119,8 +119,8 @@ async def lead_again_by_the_previous_layout(scene: Scene, late: Late) -> None:
     scene.read()
     assert await scene.until(lambda: scene.is_delivered("scenario:1"))
     late.arrives(before)
-    await scene.produce(key, Layout(1, 0), limit_s=LITTLE_S)
-    await scene.produce(key, Layout(2, 1))
+    await scene.produce(key, PartitionLayout(1, 0), limit_s=LITTLE_S)
+    await scene.produce(key, PartitionLayout(2, 1))
 
 
 async def lead_a_removed_partition_again(scene: Scene, late: Late) -> None:
@@ -133,7 +133,7 @@ async def lead_a_removed_partition_again(scene: Scene, late: Late) -> None:
     await scene.resize(1)
     assert await scene.until(lambda: not scene.watch.unfinished())
     late.arrives(before)
-    await scene.produce(key, Layout(2, 1), limit_s=LITTLE_S, broker=leader)
+    await scene.produce(key, PartitionLayout(2, 1), limit_s=LITTLE_S, broker=leader)
 
 
 async def remove_a_recreated_partition_again(scene: Scene, late: Late) -> None:

@@ -16,9 +16,9 @@ from anabranch.client.admin.admin import NewTopic
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import DeleteOp
-from anabranch.zk_schemas.partition_state import Layout
+from anabranch.zk_schemas.partition_state import PartitionLayout
 from sim.scheduler import run_deterministic
-from sim.zk_tree import Tree
+from sim.zk_tree import ZnodeTree
 from tests.history.checks import check_history
 from tests.sim.faults import BROKERS, CONTROLLERS
 from tests.sim.recording import stored_values
@@ -26,7 +26,7 @@ from tests.sim.scenes import TOPIC, Scene
 from tests.sim.sim_cluster import SimCluster
 
 SEEDS = range(5)
-OLD, NEW = Layout(1, 0), Layout(2, 1)
+OLD, NEW = PartitionLayout(1, 0), PartitionLayout(2, 1)
 ELECTIONS = 4
 LITTLE_S = 3.0
 EVENT = "replica.newer_than_zookeeper"
@@ -53,7 +53,7 @@ def run(scenario: Callable[[Scene], Awaitable[None]], seed: int) -> list[dict[st
     return [dict(entry) for entry in logs]
 
 
-def snapshot(scene: Scene) -> Tree:
+def snapshot(scene: Scene) -> ZnodeTree:
     """A backup of ZooKeeper. The sessions in a real backup end soon after it is restored."""
     tree = copy.deepcopy(scene.cluster.zk.tree)
     for process in scene.cluster.running.values():
@@ -67,7 +67,7 @@ async def kill_all(scene: Scene) -> None:
         await scene.cluster.kill(machine)
 
 
-async def start_all(scene: Scene, tree: Tree) -> None:
+async def start_all(scene: Scene, tree: ZnodeTree) -> None:
     """Start all processes, in an order that the seed decides, with ZooKeeper's data from ``tree``."""
     scene.cluster.zk.tree = tree
     machines = [f"controller{id}" for id in CONTROLLERS] + [f"broker{id}" for id in BROKERS]

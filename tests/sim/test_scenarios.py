@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.zk_schemas.partition_state import Layout
+from anabranch.zk_schemas.partition_state import PartitionLayout
 from tests.sim.resize_mutations import (
     gainers_do_not_wait_for_losers,
     layout_before_duplicates,
@@ -28,7 +28,7 @@ TRIES = 5
 
 async def grow_while_a_loser_gets_no_requests(scene: Scene) -> None:
     """A producer writes to the child, then, with older metadata, to the parent, whose leader is cut off."""
-    key, old, new = scene.key(1, 2), Layout(1, 0), Layout(2, 1)
+    key, old, new = scene.key(1, 2), PartitionLayout(1, 0), PartitionLayout(2, 1)
     await scene.produce(key, old)
     scene.cut_from_controllers(scene.leader(0))
     await scene.ask_for(2)
@@ -39,7 +39,7 @@ async def grow_while_a_loser_gets_no_requests(scene: Scene) -> None:
 
 async def shrink_while_a_loser_gets_no_requests(scene: Scene) -> None:
     await scene.resize(2)
-    key, old, new = scene.key(1, 2), Layout(2, 1), Layout(1, 2)
+    key, old, new = scene.key(1, 2), PartitionLayout(2, 1), PartitionLayout(1, 2)
     await scene.produce(key, old)
     scene.cut_from_controllers(scene.leader(1))
     await scene.ask_for(1)
@@ -50,7 +50,7 @@ async def shrink_while_a_loser_gets_no_requests(scene: Scene) -> None:
 
 async def retry_a_batch_written_before_the_resize(scene: Scene) -> None:
     """A response was lost. The producer retries with its old layout. After a refusal it sends by the new layout."""
-    key, old = scene.key(1, 2), Layout(1, 0)
+    key, old = scene.key(1, 2), PartitionLayout(1, 0)
     await scene.produce(key, old)
     await scene.resize(2)
     value, parent, child = "scenario:1", scene.watch.tps()[0], scene.watch.tps()[1]
@@ -63,8 +63,8 @@ async def split_a_partition_that_is_still_empty(scene: Scene) -> None:
     """Partitions 0 -> 1 -> 3: the parent of 3 is empty, and itself waits for partition 0, which has many records."""
     key, other = scene.key(3, 4, of=1, before=2), scene.key(0, 4)
     for _ in range(LONG):
-        await scene.produce(other, Layout(1, 0))
-    await scene.produce(key, Layout(1, 0))
+        await scene.produce(other, PartitionLayout(1, 0))
+    await scene.produce(key, PartitionLayout(1, 0))
     await scene.resize(2)
     await scene.resize(4)
     await scene.produce(key, scene.layout)

@@ -12,10 +12,10 @@ from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.protocol.compression import CorruptRecordError
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas import paths
-from anabranch.zk_schemas.partition_state import Layout, PartitionState
+from anabranch.zk_schemas.partition_state import PartitionLayout, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
-from sim.zk_tree import Change
-from sim.zk_tree import Event as ZkEvent
+from sim.zk_tree import WatchedChange
+from sim.zk_tree import WatchEvent as ZkEvent
 from tests.history.events import ARCHIVE, EXPIRED, Drained, Event, Expired, Removed, Replica, StoredBatch
 from tests.sim.faults import BROKERS
 from tests.sim.recording import Recorder, now_ms, replica_events, stored_batches, stored_event
@@ -48,7 +48,7 @@ class TopicWatch:
         return self._incarnations.topic
 
     @property
-    def layouts(self) -> list[Layout]:
+    def layouts(self) -> list[PartitionLayout]:
         return list(self._incarnations.layouts)
 
     def znode(self) -> TopicZnode | None:
@@ -70,7 +70,7 @@ class TopicWatch:
         prefix = f"{paths.topic(self.topic)}/partitions/"
         for event in events:
             number, _, rest = event.path.removeprefix(prefix).partition("/")
-            if event.change is Change.DATA and event.path.startswith(prefix) and rest == "state":
+            if event.change is WatchedChange.DATA and event.path.startswith(prefix) and rest == "state":
                 self._look(int(number))
         self._publish(events)
 

@@ -12,7 +12,7 @@ from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel
-from anabranch.runtime.real_trio import RealNetwork
+from anabranch.runtime.real_trio import TrioNetwork
 from tests.history.events import OffsetFetched, WatermarkSeen
 from tests.soak.cluster import SoakCluster
 from tests.soak.network import HOST
@@ -42,7 +42,7 @@ class Observer:
         while True:
             try:
                 async with Channel.open(
-                    RealNetwork(), HOST, self._cluster.direct[broker], "onlooker", timeout_s=REQUEST_TIMEOUT_S
+                    TrioNetwork(), HOST, self._cluster.direct[broker], "onlooker", timeout_s=REQUEST_TIMEOUT_S
                 ) as channel:
                     while True:
                         await self._look(channel, broker)

@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from anabranch import Admin
-from anabranch.audit.manifest import Layout as StoredLayout
+from anabranch.audit.manifest import LayoutLine as StoredLayout
 from anabranch.audit.manifest import decode_layouts
 from anabranch.broker.log.paths import offset_of
 from anabranch.client.errors import KafkaError

@@ -44,6 +44,19 @@ AWAITING = {
     )
 }
 """The files of the controller that await, apart from ``controller/reads``."""
+SHARED_CLASS_NAMES = {
+    *("Admin", "Consumer", "Producer", "Client", "Cluster", "RecordHandle"),  # once for each way to call the client
+    *(
+        "ConfigEntry",
+        "KafkaError",
+        "Message",
+        "NewTopic",
+        "ResourceType",
+        "TopicPartition",
+    ),  # as confluent-kafka has it
+    "Node",  # a broker's parts, and a broker's address in the client's public names
+}
+"""The names that public classes of several files have."""
 
 
 def tracked_text() -> list[Path]:
@@ -200,6 +213,17 @@ def test_tasks_beside_the_queue_of_the_controller_change_no_object() -> None:
         if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and ast.unparse(node.value) != "self"
     ]
     assert assigned == []
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    files: dict[str, list[str]] = {}
+    for path in sources(*PACKAGES):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                files.setdefault(node.name, []).append(relative(path))
+    shared = {name: found for name, found in files.items() if len(found) > 1}
+    assert {name: found for name, found in shared.items() if name not in SHARED_CLASS_NAMES} == {}
+    assert shared.keys() >= SHARED_CLASS_NAMES, "a name that is unique now"
 
 
 def test_every_package_has_a_readme_and_is_typed() -> None:

@@ -10,10 +10,10 @@ import pytest
 from anabranch.broker.coordinator.consumer_offsets_records import UnknownRecord, decode, encode
 from anabranch.broker.coordinator.durable import (
     GroupRecord,
-    OffsetAndMetadata,
     OffsetRecord,
     StableGeneration,
     StoredMember,
+    StoredOffset,
 )
 from anabranch.protocol.primitives import DecodeError
 from anabranch.protocol.types import TopicPartition
@@ -29,15 +29,15 @@ GOLDEN = {
 OFFSET_KEY = GOLDEN["offset_key", 1]
 GROUP_KEY = GOLDEN["group_key", 2]
 NOW_MS = 1_600_000_000_000
-OFFSET = OffsetAndMetadata(1234567890123, leader_epoch=5, metadata="héllo", commit_timestamp_ms=NOW_MS)
-OFFSET_WITH_EXPIRY = OffsetAndMetadata(42, commit_timestamp_ms=NOW_MS, expire_timestamp_ms=NOW_MS + 60_000)
+OFFSET = StoredOffset(1234567890123, leader_epoch=5, metadata="héllo", commit_timestamp_ms=NOW_MS)
+OFFSET_WITH_EXPIRY = StoredOffset(42, commit_timestamp_ms=NOW_MS, expire_timestamp_ms=NOW_MS + 60_000)
 MEMBER = StoredMember("m-1", "i-1", "c", "/127.0.0.1", 60_000, 10_000, b"\x01\x02", b"\x03")
 GENERATION = StableGeneration("consumer", 3, "range", "m-1", NOW_MS, {"m-1": MEMBER})
 EMPTY_GENERATION = StableGeneration("consumer", 4, None, None, NOW_MS)
 PARTITION = TopicPartition("topic", 7)
 
 
-def offset_record(value: OffsetAndMetadata | None) -> OffsetRecord:
+def offset_record(value: StoredOffset | None) -> OffsetRecord:
     return OffsetRecord("group-1", PARTITION, value)
 
 
@@ -68,7 +68,7 @@ def test_tombstones_have_no_value() -> None:
     ("version", "expected"),
     [(0, replace(OFFSET, leader_epoch=-1)), (2, replace(OFFSET, leader_epoch=-1)), (3, OFFSET), (4, OFFSET)],
 )
-def test_every_offset_version_is_read(version: int, expected: OffsetAndMetadata) -> None:
+def test_every_offset_version_is_read(version: int, expected: StoredOffset) -> None:
     assert decode(OFFSET_KEY, GOLDEN["offset_value", version]) == offset_record(expected)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from anabranch.audit import segment_scan
 from anabranch.audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, SegmentSource, names_of
-from anabranch.audit.manifest import Layout, Manifest, PartitionEntry
+from anabranch.audit.manifest import LayoutLine, Manifest, PartitionEntry
 from anabranch.audit.order_field import OrderField
 from anabranch.protocol import record_arrays, records
 from anabranch.protocol.batch_builder import build_batch, retain_records
@@ -94,7 +94,7 @@ def test_reading_with_arrays_agrees_with_reading_row_by_row(
                 mend_crcs(data)
     data = bytes(data[: len(data) - cut] if cut < 20 else data)
     manifest = Manifest("t", "delete", 4, 4, [])
-    lines = [Layout(epoch, 4, undeleted, epoch + 1) for epoch, undeleted in sorted(history)]
+    lines = [LayoutLine(epoch, 4, undeleted, epoch + 1) for epoch, undeleted in sorted(history)]
     source = SegmentSource(manifest, PartitionEntry(2, 0, -1, [], lines), "t-2/0.log")
     order_by = OrderField(spec) if spec else None
     naive = naive_rows(source, read_segment(io.BytesIO(data), len(data)), order_by.extract if order_by else None)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from anabranch.audit import segment_scan
 from anabranch.audit.columns import Rows, SegmentSource
-from anabranch.audit.manifest import Layout, Manifest, PartitionEntry
+from anabranch.audit.manifest import LayoutLine, Manifest, PartitionEntry
 from anabranch.audit.order_field import OrderField
 from anabranch.audit.summary import summaries
 from anabranch.protocol.batch_builder import build_batch
@@ -34,7 +34,7 @@ def test_summaries_show_the_keys_out_of_order_and_the_offending_records(parts, a
         rows = [(key, value, (), 0) for (key, _), value in zip(found, values, strict=True)]
         data += build_batch(rows, base_offset=offset, leader_epoch=epoch)
         offset += len(found)
-    lines = [Layout(1, 2, 3, 1), Layout(2, 2, 1 + 1, 2)]
+    lines = [LayoutLine(1, 2, 3, 1), LayoutLine(2, 2, 1 + 1, 2)]
     source = SegmentSource(Manifest("t", "delete", 2, 2, []), PartitionEntry(2, 0, -1, [], lines), "t-2/0.log")
     order_by = OrderField("tsv:0")
     with pytest.MonkeyPatch.context() as patch:

@@ -23,7 +23,7 @@ from anabranch.broker.log.time_search import TimeSearch
 from anabranch.protocol.batch_layout import CODEC_MASK, HEADER, MAX_LONG, MIN_LONG
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.records import iter_batches
-from anabranch.segment_dump import Fault, What, dump_file
+from anabranch.segment_dump import FileFault, What, dump_file
 from tests.support.log.batches import with_field
 from tests.support.log.log_fixture import START_MS, LogFixture, batch, idempotent, read_all
 
@@ -60,7 +60,7 @@ def read_everywhere(log: PartitionLog, path: Path) -> None:
     assert [BatchReader(file, len(data)).at(0).count] == [each.count for each in batches]
     assert all(run.errors == [None] for run in scan(io.BytesIO(data), len(data)))
     assert all(row.error is None for row in segment_reader.read_batch(data, 0))
-    assert not any(isinstance(line, Fault) for line in dump_file(path, What(deep=True, contents=True)))
+    assert not any(isinstance(line, FileFault) for line in dump_file(path, What(deep=True, contents=True)))
 
 
 async def test_no_reader_refuses_a_batch_that_the_leader_appended(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.protocol.stream_offsets import Offsets, Position, TopicPositions
+from anabranch.protocol.stream_offsets import Offsets, StreamPosition, TopicPositions
 from anabranch.spark.offsets import Range, decode, encode, ranges, split
 
 numbers = st.integers(0, 2**40)
-positions = st.builds(Position, numbers, st.integers(-1, 99), st.integers(-1, 2**40), st.integers(-1, 2**40))
+positions = st.builds(StreamPosition, numbers, st.integers(-1, 99), st.integers(-1, 2**40), st.integers(-1, 2**40))
 topics = st.builds(
     TopicPositions,
     st.uuids().map(str),

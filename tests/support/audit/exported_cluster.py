@@ -14,7 +14,7 @@ import anyio
 
 from anabranch.audit.manifest import MANIFEST_NAME, Manifest
 from anabranch.broker.log.checkpoint_files import (
-    PartitionMetadata,
+    LogIdentity,
     encode_epochs,
     encode_offsets,
     encode_partition_metadata,
@@ -63,7 +63,7 @@ class Replica:
         self.log_dir = log_dir
         self.directory = log_dir / "t-0"
         self.directory.mkdir(parents=True)
-        metadata = encode_partition_metadata(PartitionMetadata(TOPIC_ID, 40))
+        metadata = encode_partition_metadata(LogIdentity(TOPIC_ID, 40))
         (self.directory / "partition.metadata").write_bytes(metadata)
         self.epochs([(0, 0)])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from anabranch.audit.manifest import Layout, Manifest, PartitionEntry
+from anabranch.audit.manifest import LayoutLine, Manifest, PartitionEntry
 from anabranch.audit.report import AuditReport, Check, Epoch, HotKey, Violation
 
 T0 = 1_700_000_000_000
@@ -14,7 +14,7 @@ RECORDS = 100
 
 def topic(counts: Sequence[int], name: str = "events") -> Manifest:
     """A topic that had these partition counts in turn; every partition has one leader epoch per layout."""
-    layouts = [Layout(version, counts[0], count, version) for version, count in enumerate(counts)]
+    layouts = [LayoutLine(version, counts[0], count, version) for version, count in enumerate(counts)]
     entries = []
     for p in range(max(counts)):
         first = next(layout for layout in layouts if p < layout.undeleted_partition_count)

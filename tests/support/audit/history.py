@@ -14,7 +14,7 @@ from anabranch.audit.manifest import (
     MANIFEST_NAME,
     EpochStart,
     FileEntry,
-    Layout,
+    LayoutLine,
     Manifest,
     PartitionEntry,
     ReplicaEntry,
@@ -22,7 +22,7 @@ from anabranch.audit.manifest import (
     decode_layouts,
 )
 from anabranch.audit.summary import crc32c_of
-from anabranch.broker.log.checkpoint_files import PartitionMetadata
+from anabranch.broker.log.checkpoint_files import LogIdentity
 from anabranch.broker.log.layout_history import LayoutEntry
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_creation import create_log
@@ -64,7 +64,7 @@ class History:
 
     def _create(self, partition: int) -> None:
         directory, name = str(self.root / f"{TOPIC}-{partition}"), TopicPartition(TOPIC, partition)
-        metadata = PartitionMetadata(TOPIC_ID, 5)
+        metadata = LogIdentity(TOPIC_ID, 5)
         self.logs[partition] = create_log(self._env, directory, name, metadata, self._config, ProducerState())
 
     def resize(self, partitions: int) -> None:
@@ -133,7 +133,7 @@ class History:
         end, segments = self.logs[partition].log_end_offset, list(_segments(folder))
         epochs = [EpochStart(*line) for line in self.logs[partition].leader_epoch_cache.entries]
         path = folder / "partition-count-checkpoint"
-        layouts: list[Layout] = decode_layouts(path.read_text(), str(path))
+        layouts: list[LayoutLine] = decode_layouts(path.read_text(), str(path))
         replicas = [ReplicaEntry(2, 0, end, segments, epochs)] if copied else []
         return PartitionEntry(partition, 0, end, segments, layouts, epochs, leader=1, replicas=replicas)
 

@@ -27,7 +27,7 @@ from anabranch.audit.summary import SUMMARY_SCHEMA, summaries
 from tests.support.audit.violating_topic import MAX_DECOMPRESSED_BYTES, Place, ViolatingTopic
 
 ORDER_BY = "tsv:0"
-Rules = Callable[[rules.Found], Iterator[rules.Rule]]
+Rules = Callable[[rules.FoundRows], Iterator[rules.AuditRule]]
 _FILES, _BATCHES, _RECORDS, _CONSUMERS = (
     rules.file_rules, rules.batch_rules, rules.record_rules, rules.consumer_rules
 )  # fmt: skip
@@ -175,7 +175,7 @@ class Audited:
         kept = self._kept()
         self._totals = totals.totals(kept)
         log = deliveries.read_deliveries(spark, str(consumer_log), topics[0].manifest.topic).persist()
-        self._found = rules.Found(
+        self._found = rules.FoundRows(
             spark, kept, self._read, topics, copies, ORDER_BY, log, transactional=self._totals.transactional
         )
 

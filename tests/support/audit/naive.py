@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from anabranch.audit.columns import SegmentSource
-from anabranch.audit.manifest import Layout, layouts_until
+from anabranch.audit.manifest import LayoutLine, layouts_until
 from anabranch.audit.order_field import Extract, OrderFieldError
 from anabranch.audit.segment_reader import Row, read_batch
 from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT, HEADER_BYTES, LENGTH_PREFIX_BYTES
@@ -122,7 +122,7 @@ class _Derivation:
             return {"order_error": str(error)}
 
 
-def _place(key: bytes, layout: Layout) -> int:
+def _place(key: bytes, layout: LayoutLine) -> int:
     return place(positive_hash(key), layout.initial_partition_count, layout.undeleted_partition_count)
 
 

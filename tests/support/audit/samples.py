@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from anabranch.audit.manifest import MANIFEST_NAME, Layout, Manifest, PartitionEntry, SegmentEntry
+from anabranch.audit.manifest import MANIFEST_NAME, LayoutLine, Manifest, PartitionEntry, SegmentEntry
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.key_placement import place, positive_hash
@@ -69,7 +69,7 @@ class TopicWriter:
         self.topic = topic
         self.initial = initial
         self.cleanup_policy = cleanup_policy
-        self.layouts: dict[int, list[Layout]] = {}
+        self.layouts: dict[int, list[LayoutLine]] = {}
         self.partitions: dict[int, PartitionWriter] = {}
         for partition in range(initial):
             self.add_partition(partition)

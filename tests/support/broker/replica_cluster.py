@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from anabranch.broker.handlers.fetch_read import FetchRead, ReadLimits
-from anabranch.broker.log.checkpoint_files import PartitionMetadata
+from anabranch.broker.log.checkpoint_files import LogIdentity
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_creation import create_log
 from anabranch.broker.log.log_loader import Checkpoints, open_log
@@ -32,7 +32,7 @@ from anabranch.protocol.records import iter_batches
 from anabranch.protocol.sentinels import NO_EPOCH
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
-from anabranch.runtime.real_trio import RealNetwork
+from anabranch.runtime.real_trio import TrioNetwork
 from sim.storage import SimDisk
 from tests.support.log.log_fixture import START_MS, ManualClock
 
@@ -75,13 +75,11 @@ class Replica:
         self.storage = self.disk.mount()
         self.services = Services(cluster, flushes_on_ack)
         self.followed: FollowedPartition | None = None
-        log = create_log(
-            self._env(), "/t-0", KEY, PartitionMetadata(uuid.UUID(int=1), 1), cluster.config, ProducerState()
-        )
+        log = create_log(self._env(), "/t-0", KEY, LogIdentity(uuid.UUID(int=1), 1), cluster.config, ProducerState())
         self.partition = Partition(KEY, broker_id, log, cluster.min_insync_replicas, self.services)
 
     def _env(self) -> Env:
-        return Env(self._cluster.clock, RealNetwork(), self._cluster.rng, self.storage)
+        return Env(self._cluster.clock, TrioNetwork(), self._cluster.rng, self.storage)
 
     @property
     def log(self) -> PartitionLog:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anabranch.protocol.types import TopicPartition
-from anabranch.zk_schemas.partition_state import Layout, PartitionState
+from anabranch.zk_schemas.partition_state import PartitionLayout, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 from tests.history.events import Created, Event, LayoutSet, Removed
 
@@ -34,7 +34,7 @@ class TopicIncarnations:
         self.topic = topic
         self.present: dict[int, Incarnation] = {}
         self.gone: list[Incarnation] = []
-        self.layouts: dict[Layout, None] = {}
+        self.layouts: dict[PartitionLayout, None] = {}
         """All layouts of led partitions, in the order of their first use."""
 
     def tps(self) -> list[TopicPartition]:
@@ -62,14 +62,14 @@ class TopicIncarnations:
             events.append(Removed(now_ms, tp, incarnation))
         if state.isr and (before is None or not before.isr or before.leader_epoch != state.leader_epoch):
             initial = znode.initial_partition_count
-            layout = state.layout or Layout(initial, 0)
+            layout = state.layout or PartitionLayout(initial, 0)
             self.layouts[layout] = None
             events.append(LayoutSet(now_ms, tp, incarnation, state.leader_epoch, initial, *layout))
         return events
 
     def unfinished(self, znode: TopicZnode) -> str:
         """The next unfinished part of the last resize, or "". A part may be the removal of marked partitions."""
-        wanted = Layout(znode.undeleted_partition_count, znode.layout_version)
+        wanted = PartitionLayout(znode.undeleted_partition_count, znode.layout_version)
         if znode.wanted is not None:
             return f"a resize to {znode.wanted} partitions is queued"
         if len(znode.partitions) != znode.undeleted_partition_count:
@@ -79,6 +79,6 @@ class TopicIncarnations:
             part = self.present.get(number)
             if part is None or part.state is None or part.state.leader < 0:
                 return f"partition {number} has no leader: {part}"
-            if (part.state.layout or Layout(znode.initial_partition_count, 0)) != wanted:
+            if (part.state.layout or PartitionLayout(znode.initial_partition_count, 0)) != wanted:
                 return f"partition {number} does not have the layout {wanted}: {part.state}"
         return ""

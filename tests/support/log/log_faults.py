@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeAlias
 from unittest.mock import patch
 
-from anabranch.broker.log.checkpoint_files import PartitionMetadata
+from anabranch.broker.log.checkpoint_files import LogIdentity
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
 from anabranch.broker.log.partition_log import AppendOrigin, PartitionLog
@@ -306,7 +306,7 @@ class Machine:
         log = self.manager.get(partition)
         if log is not None:
             try:
-                log.identity.replace(PartitionMetadata(TOPIC_ID, log.identity.incarnation + 1))
+                log.identity.replace(LogIdentity(TOPIC_ID, log.identity.incarnation + 1))
             except OSError as error:
                 self.refused.append(f"identify {partition}: {error}")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from anabranch.broker.log.checkpoint_files import PartitionMetadata
+from anabranch.broker.log.checkpoint_files import LogIdentity
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_creation import create_log
 from anabranch.broker.log.log_loader import Checkpoints, open_log
@@ -21,7 +21,7 @@ from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.records import RecordBatch, iter_batches
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Buffer, Env, File
-from anabranch.runtime.real_trio import RealNetwork, RealStorage
+from anabranch.runtime.real_trio import RealStorage, TrioNetwork
 
 START_MS = 1_700_000_000_000
 PARTITION = TopicPartition("t", 0)
@@ -147,12 +147,12 @@ class LogFixture:
         self.root = root
         self.clock = ManualClock()
         self.storage = FaultyStorage()
-        self.env = Env(clock=self.clock, network=RealNetwork(), rng=random.Random(7), storage=self.storage)
+        self.env = Env(clock=self.clock, network=TrioNetwork(), rng=random.Random(7), storage=self.storage)
         self.directory = str(root / "t-0")
 
     def create(self, **config: Any) -> PartitionLog:
         """A new log; ``config`` as for ``LogConfig``."""
-        metadata = PartitionMetadata(TOPIC_ID, 5)
+        metadata = LogIdentity(TOPIC_ID, 5)
         return create_log(self.env, self.directory, PARTITION, metadata, LogConfig(**config), ProducerState())
 
     async def reopen(

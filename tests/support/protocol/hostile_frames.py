@@ -13,7 +13,7 @@ from anabranch.protocol.api_keys import API, ApiKey
 from anabranch.protocol.message_limits import ADMIN_APIS, CONTROLLER_APIS
 from anabranch.protocol.primitives import write_uvarint
 from anabranch.protocol.schema import FIXED_SIZES, Field, Layout, layout, table_named
-from anabranch.protocol.schema import Message as Table
+from anabranch.protocol.schema import MessageSchema as Table
 from tests.support.protocol.protocol_tables import full_sample, present, to_object
 
 Path = tuple[str, ...]

@@ -14,7 +14,7 @@ from anabranch.protocol.generate import table_modules, tables
 from anabranch.protocol.generated import __name__ as generated_package
 from anabranch.protocol.message import Message
 from anabranch.protocol.schema import Field, table_named
-from anabranch.protocol.schema import Message as Table
+from anabranch.protocol.schema import MessageSchema as Table
 
 _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 

@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 from anabranch.ordered_resize import consistency, judgement, next_step
 from anabranch.ordered_resize.facts import Lineage
-from anabranch.ordered_resize.gate import Ask, Gate, GateState, Question
+from anabranch.ordered_resize.gate import Gate, GateState, Question, QuestionKind
 from anabranch.ordered_resize.layout import Layout
 from anabranch.ordered_resize.lineage import Loaded
 from anabranch.ordered_resize.next_step import Step
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.key_placement import place
-from anabranch.zk_schemas.partition_state import Layout as StoredLayout
+from anabranch.zk_schemas.partition_state import PartitionLayout as StoredLayout
 from anabranch.zk_schemas.partition_state import PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 
@@ -444,17 +444,17 @@ class LineageModel:
 
     def answer(self, gate: Gate, question: Question) -> None:
         q, replica = question.partition, self.replicas.get(question.partition)
-        if question.ask is Ask.LINEAGE:
+        if question.ask is QuestionKind.LINEAGE:
             is_old = not self.quiet and self.r.random() < self.stale
             over = (self.r.choice(self.overs) if is_old else self.overs[-1]).get(q, -1)
             ages = self.ages.get(q, [])
             sent = (self.r.choice(ages) if is_old else ages[-1]) if ages and (q in self.states or is_old) else None
             gate.facts.on_lineage(q, sent, over)
-        elif question.ask is Ask.POSITION and q in self.readers:
+        elif question.ask is QuestionKind.POSITION and q in self.readers:
             gate.facts.on_position(q, self.readers[q].done)
         if replica is None or (not self.quiet and self.r.random() < self.stale / 4):  # a broker with old metadata
             gate.facts.on_missing(q)
-        elif question.ask is Ask.END and replica.epoch > question.epoch:
+        elif question.ask is QuestionKind.END and replica.epoch > question.epoch:
             end = next(offset for epoch, offset in replica.starts if epoch > question.epoch)
             gate.facts.on_end(q, question.epoch, end)
 

@@ -22,7 +22,7 @@ from anabranch.protocol.generated.stop_replica import StopReplicaRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.runtime.env import NoNodeError, ZkOp
 from anabranch.zk_schemas import paths
-from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
+from anabranch.zk_schemas.partition_state import Before, LineageEntry, PartitionLayout, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 from tests.support.controller.controller_cluster import ControllerCluster, Log
 from tests.support.resize.resize_histories import nearest_ancestor
@@ -298,12 +298,12 @@ class Rules:
         self.broken.append(f"write {self.writes + 1}: {what}")
 
 
-def _goal(topic: TopicZnode) -> Layout:
-    return Layout(topic.undeleted_partition_count, topic.layout_version)
+def _goal(topic: TopicZnode) -> PartitionLayout:
+    return PartitionLayout(topic.undeleted_partition_count, topic.layout_version)
 
 
-def _layout(topic: TopicZnode, state: PartitionState) -> Layout:
-    return state.layout or Layout(topic.initial_partition_count, 0)
+def _layout(topic: TopicZnode, state: PartitionState) -> PartitionLayout:
+    return state.layout or PartitionLayout(topic.initial_partition_count, 0)
 
 
 def _losers_of(topic: TopicZnode) -> dict[int, list[int]]:

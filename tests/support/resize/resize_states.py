@@ -12,7 +12,7 @@ from anabranch.protocol.generated.create_partitions import (
     CreatePartitionsTopic,
 )
 from anabranch.zk_schemas import paths
-from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
+from anabranch.zk_schemas.partition_state import Before, LineageEntry, PartitionLayout, PartitionState
 from tests.support.controller.controller_cluster import ControllerCluster
 from tests.support.resize.resize_rules import TOPIC, alter
 
@@ -56,7 +56,7 @@ async def epochs(cluster: ControllerCluster, partitions: Iterable[int]) -> list[
     return [state.leader_epoch for state in (await states(cluster, partitions)).values()]
 
 
-async def layouts(cluster: ControllerCluster, partitions: Iterable[int]) -> set[Layout | None]:
+async def layouts(cluster: ControllerCluster, partitions: Iterable[int]) -> set[PartitionLayout | None]:
     return {state.layout for state in (await states(cluster, partitions)).values()}
 
 

@@ -10,7 +10,7 @@ from anabranch.ordered_resize.judgement import Setting, judge_request
 from anabranch.ordered_resize.next_step import Step
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.sentinels import NO_TIMESTAMP
-from anabranch.zk_schemas.partition_state import Before, Layout, PartitionState
+from anabranch.zk_schemas.partition_state import Before, PartitionLayout, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 
 TOPIC_ID, NEXT_ID = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -33,7 +33,7 @@ class Topic:
         """A topic that was split once, so long ago that no partition has a lineage any more."""
         topic = cls(initial, count)
         topic.topic = topic.topic.replace(layout_version=1, finished_layout_version=1)
-        topic.states = {p: state.replace(layout=Layout(count, 1)) for p, state in topic.states.items()}
+        topic.states = {p: state.replace(layout=PartitionLayout(count, 1)) for p, state in topic.states.items()}
         return topic
 
     def snapshot(
@@ -69,5 +69,5 @@ class Topic:
         while steps := next_step.next_steps(self.snapshot(**given)):
             self.write(steps[0])
 
-    def layout(self, p: int) -> tuple[int, Layout | None, Before | None]:
+    def layout(self, p: int) -> tuple[int, PartitionLayout | None, Before | None]:
         return self.states[p].leader_epoch, self.states[p].layout, self.states[p].before

@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 
-from anabranch.audit.history import Change, Move, PageLimits, topic_history
-from anabranch.audit.manifest import Layout, Manifest, PartitionEntry
+from anabranch.audit.history import LayoutChange, Move, PageLimits, topic_history
+from anabranch.audit.manifest import LayoutLine, Manifest, PartitionEntry
 from anabranch.audit.report import Check, HotKey
 from anabranch.protocol.key_placement import place, positive_hash
 from tests.support.audit.histories import RECORDS, T0, epochs_of, report, topic, violation
 
 
-def pairs(change: Change) -> list[tuple[int, int]]:
+def pairs(change: LayoutChange) -> list[tuple[int, int]]:
     return [(move.source, move.target) for move in change.moves]
 
 
@@ -127,7 +127,7 @@ def test_a_log_directory_without_layouts_shows_only_partitions() -> None:
 
 def test_missing_layouts_are_counted_and_contradictory_counts_show_no_moves() -> None:
     """Layout 1 is in no history, and the initial partition count changes between layouts 2 and 3."""
-    layouts = [Layout(0, 2, 2, 0), Layout(4, 2, 4, 2), Layout(5, 3, 6, 3)]
+    layouts = [LayoutLine(0, 2, 2, 0), LayoutLine(4, 2, 4, 2), LayoutLine(5, 3, 6, 3)]
     manifest = Manifest("events", "delete", 3, 6, [PartitionEntry(0, 0, -1, [], layouts)], layout_version=3)
     changes = topic_history(manifest, report([manifest], epochs=[])).changes
     assert [(change.kind, change.skipped_layouts, change.move_count) for change in changes] == [
@@ -138,7 +138,7 @@ def test_missing_layouts_are_counted_and_contradictory_counts_show_no_moves() ->
 
 def test_the_layout_before_the_first_recorded_one_is_that_of_the_creation() -> None:
     manifest = Manifest(
-        "events", "delete", 2, 3, [PartitionEntry(0, 0, -1, [], [Layout(4, 2, 3, 1)])], layout_version=1
+        "events", "delete", 2, 3, [PartitionEntry(0, 0, -1, [], [LayoutLine(4, 2, 3, 1)])], layout_version=1
     )
     history = topic_history(manifest, report([manifest], epochs=[]))
     assert [(stage.layout_version, stage.undeleted_partition_count) for stage in history.stages] == [(0, 2), (1, 3)]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anabranch.audit.index_checks import Batches, Fault, Index, file_faults, offset_faults, read_index, time_faults
+from anabranch.audit.index_checks import Batches, Index, IndexFault, file_faults, offset_faults, read_index, time_faults
 
 # Five batches of ten records and 100 bytes each; the fourth has an earlier time than the third.
 TIMES = [50, 60, 90, 80, 95]
@@ -98,4 +98,4 @@ def test_an_index_file_is_read_up_to_the_zeros_that_were_reserved(tmp_path: Path
 
 def test_a_fault_names_the_byte_of_its_entry() -> None:
     (fault,) = offset_faults(index((1009, 0), (1019, 99)), batches())
-    assert fault == Fault(8, 1019, "the entry names offset 1019 at byte 99: no batch begins there")
+    assert fault == IndexFault(8, 1019, "the entry names offset 1019 at byte 99: no batch begins there")

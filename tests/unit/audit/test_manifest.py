@@ -15,7 +15,7 @@ from anabranch.audit.file_checks import (
 from anabranch.audit.manifest import (
     EpochStart,
     FileEntry,
-    Layout,
+    LayoutLine,
     Manifest,
     ManifestError,
     OffsetRange,
@@ -28,7 +28,7 @@ from anabranch.audit.manifest import (
 )
 from tests.support.audit.samples import write_sample
 
-HISTORY = [Layout(0, 4, 4, 0), Layout(3, 4, 6, 1), Layout(7, 4, 4, 2)]
+HISTORY = [LayoutLine(0, 4, 4, 0), LayoutLine(3, 4, 6, 1), LayoutLine(7, 4, 4, 2)]
 
 
 def manifest(**changes) -> Manifest:
@@ -92,12 +92,12 @@ def test_a_topic_is_compacted_if_compact_is_one_of_its_policies() -> None:
 def test_a_leader_epoch_has_the_layout_of_the_last_line_up_to_it(epoch: int, version: int) -> None:
     layouts = layouts_until(manifest(), manifest().partitions[0], epoch)
     assert layouts[-1].layout_version == version
-    assert layouts == [Layout(-1, 4, 4, 0), *(x for x in HISTORY if x.leader_epoch <= epoch)]
+    assert layouts == [LayoutLine(-1, 4, 4, 0), *(x for x in HISTORY if x.leader_epoch <= epoch)]
 
 
 def test_without_history_only_a_topic_that_was_never_resized_has_a_known_layout() -> None:
     bare = PartitionEntry(0, 0, 10, [], [])
-    assert layouts_until(manifest(), bare, 5) == [Layout(-1, 4, 4, 0)]
+    assert layouts_until(manifest(), bare, 5) == [LayoutLine(-1, 4, 4, 0)]
     assert layouts_until(manifest(undeleted_partition_count=6), bare, 5) == []
     assert layouts_until(manifest(initial_partition_count=-1, undeleted_partition_count=-1), bare, 5) == []
 
@@ -108,7 +108,7 @@ def test_layout_histories_of_replicas_are_merged() -> None:
 
 def test_layout_histories_that_disagree_are_an_error() -> None:
     with pytest.raises(ManifestError, match="leader epoch 3"):
-        merge_layouts([HISTORY, [Layout(3, 4, 5, 1)]])
+        merge_layouts([HISTORY, [LayoutLine(3, 4, 5, 1)]])
 
 
 def test_layouts_are_read_from_a_checkpoint_and_a_malformed_one_is_named() -> None:

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="the audit needs the extra [audit]")
 
 from anabranch.audit import parts
-from anabranch.audit.bounds import Bounds, Wanted, wanted
+from anabranch.audit.bounds import PartitionBounds, WantedPartitions, wanted
 from anabranch.audit.discovery import discover
 from anabranch.audit.parts import MissingSegmentError, read_part, segment_parts
 from anabranch.protocol.batch_builder import build_batch
@@ -39,7 +39,7 @@ def segment(root: Path, base: int = 1000) -> tuple[Path, list[tuple[int, int]]]:
     return path.with_suffix(".index"), entries[1:]
 
 
-def offsets(root: Path, split_bytes: int, selected: Wanted = parts.ALL) -> tuple[list[int], int]:
+def offsets(root: Path, split_bytes: int, selected: WantedPartitions = parts.ALL) -> tuple[list[int], int]:
     """Return the offsets in all parts, and how many bytes of the file the parts cover."""
     found, covered = [], 0
     for part in segment_parts(discover(root), split_bytes, selected):
@@ -72,7 +72,7 @@ def test_bounds_give_the_records_between_them_whatever_the_index_has(tmp_path: P
     for _ in range(30):
         first = rng.randrange(990, 1210)
         end = rng.randrange(first, 1220)
-        selected = Wanted(starts={"events": {0: first}}, ends={"events": {0: end}})
+        selected = WantedPartitions(starts={"events": {0: first}}, ends={"events": {0: end}})
         for split_bytes in (1500, 1 << 30):
             found, covered = offsets(tmp_path, split_bytes, selected)
             assert found == [offset for offset in range(1000, 1200) if first <= offset < end]
@@ -91,7 +91,7 @@ def test_records_are_selected_by_time_and_partition(tmp_path: Path) -> None:
             wanted({option: named}).check({"events": {0}})
     with pytest.raises(ValueError, match="option startingOffsets: there is no topic 'event', only events"):
         wanted({"startingOffsets": '{"event": {"0": 7}}'}).check({"events": {0}})
-    assert wanted({"startingOffsets": '{"events": {"0": 7}}'}).of("events", 0) == Bounds(first_offset=7)
+    assert wanted({"startingOffsets": '{"events": {"0": 7}}'}).of("events", 0) == PartitionBounds(first_offset=7)
     with pytest.raises(ValueError, match=r"option startingOffsets is '7', but has to be like"):
         wanted({"startingOffsets": "7"})
 

@@ -7,7 +7,7 @@ import pytest
 
 from anabranch.audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, SegmentSource, names_of
 from anabranch.audit.crc_locate import locate_changed_byte
-from anabranch.audit.manifest import Layout, Manifest, PartitionEntry
+from anabranch.audit.manifest import LayoutLine, Manifest, PartitionEntry
 from anabranch.audit.order_field import OrderField, OrderFieldError
 from anabranch.audit.report import AuditReport, Check, Violation
 from anabranch.audit.segment_reader import Row
@@ -179,7 +179,7 @@ def test_a_row_for_the_checks_has_order_placement_and_layout() -> None:
 
 
 def test_placement_follows_the_layout_of_the_leader_epoch() -> None:
-    layouts = [Layout(0, 4, 4, 0), Layout(5, 4, 7, 1)]
+    layouts = [LayoutLine(0, 4, 4, 0), LayoutLine(5, 4, 7, 1)]
     rows = arrow_rows(build_batch(RECORDS, leader_epoch=5), layouts=layouts)
     assert [row["expected_partition"] for row in rows] == [place(positive_hash(key), 4, 7) for key, *_ in RECORDS]
     assert {row["layout_version"] for row in rows} == {1}
@@ -203,7 +203,7 @@ def test_a_moved_keys_tombstone_may_be_in_an_earlier_partition_of_the_key(
     With 4 partitions the key is in partition 2, with 8 in partition 6, and with 16 in partition 14.
     """
     key = next(b"key-%d" % n for n in range(1000) if place(positive_hash(b"key-%d" % n), 16, 16) == 14)
-    history = [Layout(n, 4, undeleted, n + 1) for n, undeleted in enumerate(layouts)]
+    history = [LayoutLine(n, 4, undeleted, n + 1) for n, undeleted in enumerate(layouts)]
     headers = [("h", b""), (MOVED_HEADER, b"")]
     data = build_batch([(key, value, headers, T0), (key, value, headers[:1], T0)], leader_epoch=5)
     with_header, without = arrow_rows(data, partition=partition, layouts=history)

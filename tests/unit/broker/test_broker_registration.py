@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from anabranch.broker.link.producer_ids import ProducerIds
-from anabranch.broker.link.registration import DuplicateBrokerError, Registration
+from anabranch.broker.link.registration import DuplicateBrokerError, Registrar
 from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint
 from anabranch.zk_schemas.producer_id_block import BLOCK_SIZE
 from sim.zk import FakeSession, FakeZk
@@ -27,10 +27,8 @@ async def admit() -> None:
     """Accept every set of finalized features."""
 
 
-def registration(
-    session: FakeSession, wait_s: float = 30.0, admit: Callable[[], Awaitable[None]] = admit
-) -> Registration:
-    return Registration(session, 1, lambda: BrokerRegistration([Endpoint("PLAINTEXT", "h", 1)]), admit, wait_s)
+def registration(session: FakeSession, wait_s: float = 30.0, admit: Callable[[], Awaitable[None]] = admit) -> Registrar:
+    return Registrar(session, 1, lambda: BrokerRegistration([Endpoint("PLAINTEXT", "h", 1)]), admit, wait_s)
 
 
 def losing_one_answer(session: FakeSession) -> Callable[[], Awaitable[None]]:
@@ -104,7 +102,7 @@ class Described:
         self.host = "before"
         self.session = session
         self.described = 0
-        self.registration = Registration(session, 1, self.describe, admit, 30.0)
+        self.registration = Registrar(session, 1, self.describe, admit, 30.0)
 
     def describe(self) -> BrokerRegistration:
         self.described += 1

@@ -12,7 +12,7 @@ import trio.testing
 
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.link.features import FinalizedFeatureCache
-from anabranch.broker.link.registration import Registration
+from anabranch.broker.link.registration import Registrar
 from anabranch.broker.log.paths import CLEAN_SHUTDOWN_MARKER
 from anabranch.broker.process import run
 from anabranch.protocol.errors import ErrorCode
@@ -141,9 +141,9 @@ async def test_updates_are_noticed_after_a_lost_session(autojump_clock: trio.tes
         assert features.level(GROUPS) == 2
 
 
-def registering(zk: FakeSession, features: FinalizedFeatureCache) -> Registration:
+def registering(zk: FakeSession, features: FinalizedFeatureCache) -> Registrar:
     described = BrokerRegistration([Endpoint("PLAINTEXT", "h", 1)], features=dict(features.supported))
-    return Registration(zk, 1, lambda: described, features.load, 30.0)
+    return Registrar(zk, 1, lambda: described, features.load, 30.0)
 
 
 async def test_a_broker_checks_the_features_again_when_they_change_before_it_registers() -> None:
@@ -161,7 +161,7 @@ async def test_a_broker_checks_the_features_again_when_they_change_before_it_reg
             await zk.set(paths.REGISTRATIONS, b"")
 
     described = BrokerRegistration([Endpoint("PLAINTEXT", "h", 1)])
-    registration = Registration(zk, 1, lambda: described, look_and_be_overtaken, 30.0)
+    registration = Registrar(zk, 1, lambda: described, look_and_be_overtaken, 30.0)
     with pytest.raises(IncompatibleFeaturesError):
         await registration.register()
     assert (looks, await zk.children(paths.BROKER_IDS)) == (2, [])

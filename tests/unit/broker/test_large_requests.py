@@ -12,7 +12,7 @@ import trio
 
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.net import large_requests
-from anabranch.broker.net.joined_answer import EncodedAnswer, Sink, Slice
+from anabranch.broker.net.joined_answer import EncodedAnswer, RequestSlice, Sink
 from anabranch.broker.net.large_requests import CUTS, Cut, cut, cut_of
 from anabranch.broker.request.context import CloseConnectionError
 from anabranch.protocol.api_keys import API, ApiKey
@@ -488,5 +488,5 @@ async def test_a_group_that_is_refused_after_its_first_slice_ends_the_request() 
 
 def test_a_request_without_items_is_one_slice() -> None:
     assert list(cut(CUTS[ApiKey.LIST_OFFSETS][0], ListOffsetsRequest(topics=[]))) == [
-        Slice(ListOffsetsRequest(topics=[]))
+        RequestSlice(ListOffsetsRequest(topics=[]))
     ]

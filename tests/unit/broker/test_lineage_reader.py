@@ -14,8 +14,8 @@ import pytest
 import trio
 import trio.testing
 
-from anabranch.broker.link.lineage_reader import LineageReader, Question
-from anabranch.broker.metadata_cache import BrokerInfo, MetadataCache, PartitionInfo, TopicInfo
+from anabranch.broker.link.lineage_reader import LineageQuestion, LineageReader
+from anabranch.broker.metadata_cache import BrokerInfo, CachedPartition, CachedTopic, MetadataCache
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH
 from anabranch.protocol.errors import ErrorCode
@@ -24,7 +24,7 @@ from anabranch.protocol.generated.partition_leader_epochs_for_partitions import 
 )
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import DeleteOp, SessionState, SetOp, ZkStore
-from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
+from anabranch.zk_schemas.partition_state import Before, LineageEntry, PartitionLayout, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 from sim.zk import FakeSession, FakeZk
 
@@ -69,8 +69,8 @@ class LineageFixture:
         self.zk = WatchedZk(self.own)
         self.metadata = MetadataCache()
         self.metadata.brokers[1] = BrokerInfo(1, {})
-        partitions = {index: PartitionInfo(1, 0, [1], [1], [], 100 + index) for index in range(6)}
-        self.metadata.topics["t"] = TopicInfo(partitions=partitions)
+        partitions = {index: CachedPartition(1, 0, [1], [1], [], 100 + index) for index in range(6)}
+        self.metadata.topics["t"] = CachedTopic(partitions=partitions)
         store: Any = self.zk
         self.lineages = LineageReader(store, self.metadata, max_bytes)
 
@@ -88,7 +88,7 @@ class LineageFixture:
 
     async def ask(self, tp: TopicPartition = T5, topic_incarnation: int = -1) -> PartitionAnswer | None:
         """Answer a question as the handler does."""
-        question = Question(tp, topic_incarnation)
+        question = LineageQuestion(tp, topic_incarnation)
         known = self.lineages.answer(question)
         return known or self.lineages.answer(question, await self.lineages.read([question]))
 
@@ -100,7 +100,7 @@ def resized(last_leader_epochs: dict[int, int] | None = None, count: int = 6, ve
 
 
 def state(leader_epoch: int = 2, lineage: tuple[LineageEntry, ...] = LINEAGE, floor: int = -1) -> PartitionState:
-    layout, before = Layout(6, 3), Before(Layout(4, 2), 1)
+    layout, before = PartitionLayout(6, 3), Before(PartitionLayout(4, 2), 1)
     found = PartitionState(1, 1, leader_epoch, [1], layout, initial_partition_count=4)
     return found.replace(lineage=lineage, floor=floor, before=before if leader_epoch > 1 else None)
 
@@ -281,7 +281,9 @@ async def test_a_lineage_whose_epochs_do_not_ascend_gets_leader_not_available() 
 
 async def test_a_partition_with_a_layout_and_no_initial_count_gets_leader_not_available() -> None:
     lineage_fixture = LineageFixture()
-    await lineage_fixture.create(p5=PartitionState(1, 1, 2, [1], Layout(6, 1)), p1=PartitionState(1, 1, 2, [1]))
+    await lineage_fixture.create(
+        p5=PartitionState(1, 1, 2, [1], PartitionLayout(6, 1)), p1=PartitionState(1, 1, 2, [1])
+    )
     answer = await lineage_fixture.ask()
     assert answer is not None and answer.error_code == NOT_YET
     assert answer_of(await lineage_fixture.ask(T1)) == (2, -1, -1, []), "the partition still has the first layout"
@@ -290,7 +292,7 @@ async def test_a_partition_with_a_layout_and_no_initial_count_gets_leader_not_av
 async def test_the_cache_stays_within_its_limit_and_every_partition_is_answered() -> None:
     lineage_fixture = LineageFixture(max_bytes=2_000)
     await lineage_fixture.create(**{f"p{number}": state(number, ()) for number in range(6)})
-    questions = [Question(TopicPartition("t", number)) for number in range(6)]
+    questions = [LineageQuestion(TopicPartition("t", number)) for number in range(6)]
     read = await lineage_fixture.lineages.read(questions)
     kept = sum(known.size for known in lineage_fixture.lineages._known.values())
     assert 0 < lineage_fixture.lineages.size_bytes == kept <= 2_000

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from anabranch.broker.replication.purgatory import ITEMS_AT_ONCE, DelayedOperation, Purgatory
-from anabranch.runtime.real_trio import RealClock
+from anabranch.runtime.real_trio import TrioClock
 
 pytestmark = pytest.mark.trio
 
@@ -35,7 +35,7 @@ class Probe(DelayedOperation):
 
 @asynccontextmanager
 async def running() -> AsyncIterator[Purgatory]:
-    purgatory = Purgatory(RealClock())
+    purgatory = Purgatory(TrioClock())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(purgatory.run)
         yield purgatory

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from anabranch.broker.replication.stock_cap import NOTHING, StockCap
-from anabranch.broker.stock_consumer_decision import CoordinatorAnswer, Decision, Limits, WithheldTopic
+from anabranch.broker.stock_consumer_decision import CoordinatorAnswer, WithheldTopic, WithholdDecision, WithholdLimits
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.progress import Reader
 from anabranch.zk_schemas.partition_state import LineageEntry as Entry
 
-LIMITS = Limits(lease_s=3.0, max_withhold_s=60.0)
+LIMITS = WithholdLimits(lease_s=3.0, max_withhold_s=60.0)
 BEHIND, DONE = Reader("g", 1, {0: 99}), Reader("g", 1, {0: 100})
 
 
@@ -32,7 +32,7 @@ def answered(
     topic.answers[broker] = CoordinatorAnswer(dict.fromkeys(coordinated, sent_at), readers)
 
 
-def decided(topic: WithheldTopic, now: float, partitions: int = 1) -> Decision:
+def decided(topic: WithheldTopic, now: float, partitions: int = 1) -> WithholdDecision:
     return topic.decide([1], partitions, now, LIMITS)
 
 

@@ -17,7 +17,7 @@ pytest.importorskip("pyspark", reason="the audit needs the extra [audit]")
 
 from anabranch.audit import run
 from anabranch.audit.class_archive import NO_ARCHIVE, ClassArchive, archive_of_user
-from anabranch.audit.progress import Progress
+from anabranch.audit.progress import AuditProgress
 from anabranch.audit.report import AuditReport, Check, Violation
 from anabranch.cli.audit import audit
 from anabranch.command_error import CommandError
@@ -31,10 +31,10 @@ REPORT = AuditReport(
 
 
 @pytest.fixture
-def progresses(monkeypatch: pytest.MonkeyPatch) -> list[Progress | None]:
-    progresses: list[Progress | None] = []
+def progresses(monkeypatch: pytest.MonkeyPatch) -> list[AuditProgress | None]:
+    progresses: list[AuditProgress | None] = []
 
-    def run_audit(directory: Path, *, progress: Progress | None, **_: Any) -> AuditReport:
+    def run_audit(directory: Path, *, progress: AuditProgress | None, **_: Any) -> AuditReport:
         progresses.append(progress)
         if progress is not None:
             progress.begin("starting Spark")
@@ -99,7 +99,7 @@ def test_a_terminal_has_a_line_for_each_part_and_headings(progresses: list) -> N
 def test_progress_is_drawn_while_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
 
-    def run_audit(directory: Path, *, progress: Progress, **_: Any) -> AuditReport:
+    def run_audit(directory: Path, *, progress: AuditProgress, **_: Any) -> AuditReport:
         with run._captured_stderr():
             progress.begin("starting Spark")
             drawn.append(terminal.until("starting Spark"))

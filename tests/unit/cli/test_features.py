@@ -37,9 +37,9 @@ def test_features_are_described_in_the_format_of_the_kip() -> None:
 
 def test_upgrade_all_raises_and_adds_and_downgrade_all_lowers_and_deletes() -> None:
     release = {"groups": 3, "schema": 1}
-    assert plan.upgrade_all(KNOWN, release) == [plan.Change("groups", 2, 3), plan.Change("schema", None, 1)]
-    assert plan.downgrade_all(KNOWN, release) == [plan.Change("gone", 4, None)]
-    assert plan.downgrade_all(KNOWN, {"groups": 1, "gone": 4}) == [plan.Change("groups", 2, 1)]
+    assert plan.upgrade_all(KNOWN, release) == [plan.LevelChange("groups", 2, 3), plan.LevelChange("schema", None, 1)]
+    assert plan.downgrade_all(KNOWN, release) == [plan.LevelChange("gone", 4, None)]
+    assert plan.downgrade_all(KNOWN, {"groups": 1, "gone": 4}) == [plan.LevelChange("groups", 2, 1)]
 
 
 def test_outcomes_name_the_operation_and_the_error() -> None:
@@ -51,13 +51,15 @@ def test_outcomes_name_the_operation_and_the_error() -> None:
     assert lines[3] == (
         "      [Add] Feature: schema\tExistingFinalizedMaxVersion: -\tNewFinalizedMaxVersion: 1\tResult: OK"
     )
-    refused = plan.outcome(plan.Change("groups", 2, 3), KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, "no"), dry_run=True)
+    refused = plan.outcome(
+        plan.LevelChange("groups", 2, 3), KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, "no"), dry_run=True
+    )
     assert refused.endswith("Result: FEATURE_UPDATE_FAILED: no")
-    assert plan.outcome(plan.Change("groups", 2, 3), None, dry_run=True).endswith("Result: would be OK")
+    assert plan.outcome(plan.LevelChange("groups", 2, 3), None, dry_run=True).endswith("Result: would be OK")
 
 
 def test_only_downgrades_and_deletions_have_a_downgrade_type() -> None:
-    wanted = [plan.Change("a", None, 1), plan.Change("b", 2, 1), plan.Change("c", 2, None)]
+    wanted = [plan.LevelChange("a", None, 1), plan.LevelChange("b", 2, 1), plan.LevelChange("c", 2, None)]
     assert plan.updates(wanted, UpgradeType.UNSAFE_DOWNGRADE) == {
         "a": FeatureUpdate(1, UpgradeType.UPGRADE),
         "b": FeatureUpdate(1, UpgradeType.UNSAFE_DOWNGRADE),

@@ -9,7 +9,7 @@ import pytest
 from anabranch.client.cluster import PartitionInfo, TopicInfo
 from anabranch.client.errors import ErrorCode, KafkaTimeoutError
 from anabranch.client.producer.accumulator import Accumulator
-from anabranch.client.producer.outcome import Outcome, decide
+from anabranch.client.producer.outcome import BatchOutcome, decide
 from anabranch.client.producer.partition_queue import PartitionQueue
 from anabranch.client.producer.producer_batch import BatchResult, ProducerBatch
 from anabranch.protocol.compression import CompressionType
@@ -139,7 +139,7 @@ def test_a_new_epoch_waits_until_the_outcome_of_every_batch_is_known() -> None:
     acc.retry(second, 0)
     assert not queue.may_adopt
     assert acc.take(queue) is second, "the batch is repeated under its old sequence"
-    assert decide(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, second, queue, retries=9) is Outcome.RENUMBER
+    assert decide(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, second, queue, retries=9) is BatchOutcome.RENUMBER
     acc.renumber(second, 0)
     assert queue.may_adopt
     assert queue.candidate() is None, "no batch is sent before the new epoch"
@@ -154,24 +154,24 @@ def test_an_out_of_order_error_behind_an_unanswered_batch_is_retried() -> None:
     acc = accumulator()
     queue = queue_with(acc, 2)
     _, second = take(acc, queue, 2)
-    assert decide(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, second, queue, retries=9) is Outcome.RETRY
+    assert decide(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, second, queue, retries=9) is BatchOutcome.RETRY
 
 
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
-        (ErrorCode.NONE, Outcome.COMPLETE),
-        (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, Outcome.COMPLETE),
-        (ErrorCode.MESSAGE_TOO_LARGE, Outcome.SPLIT),
-        (ErrorCode.UNKNOWN_PRODUCER_ID, Outcome.RENUMBER),
-        (ErrorCode.INVALID_PRODUCER_EPOCH, Outcome.RENUMBER),
-        (ErrorCode.NOT_LEADER_OR_FOLLOWER, Outcome.RETRY),
-        (ErrorCode.NETWORK_EXCEPTION, Outcome.RETRY),
-        (ErrorCode.POLICY_VIOLATION, Outcome.FAIL),
-        (ErrorCode.INVALID_RECORD, Outcome.FAIL),
+        (ErrorCode.NONE, BatchOutcome.COMPLETE),
+        (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, BatchOutcome.COMPLETE),
+        (ErrorCode.MESSAGE_TOO_LARGE, BatchOutcome.SPLIT),
+        (ErrorCode.UNKNOWN_PRODUCER_ID, BatchOutcome.RENUMBER),
+        (ErrorCode.INVALID_PRODUCER_EPOCH, BatchOutcome.RENUMBER),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, BatchOutcome.RETRY),
+        (ErrorCode.NETWORK_EXCEPTION, BatchOutcome.RETRY),
+        (ErrorCode.POLICY_VIOLATION, BatchOutcome.FAIL),
+        (ErrorCode.INVALID_RECORD, BatchOutcome.FAIL),
     ],
 )
-def test_the_error_code_decides_the_outcome_of_a_batch(error: ErrorCode, outcome: Outcome) -> None:
+def test_the_error_code_decides_the_outcome_of_a_batch(error: ErrorCode, outcome: BatchOutcome) -> None:
     acc = accumulator()
     queue = queue_with(acc, 1)
     (batch,) = take(acc, queue, 1)
@@ -182,7 +182,7 @@ def test_a_batch_without_retries_left_fails() -> None:
     acc = accumulator()
     queue = queue_with(acc, 1)
     (batch,) = take(acc, queue, 1)
-    assert decide(ErrorCode.NOT_LEADER_OR_FOLLOWER, batch, queue, retries=0) is Outcome.FAIL
+    assert decide(ErrorCode.NOT_LEADER_OR_FOLLOWER, batch, queue, retries=0) is BatchOutcome.FAIL
 
 
 def test_waiting_and_sent_batches_expire_at_the_delivery_timeout() -> None:
@@ -271,4 +271,4 @@ def test_a_batch_that_is_too_large_after_a_lost_answer_is_given_up() -> None:
     queue = queue_with(acc, 1)
     (batch,) = take(acc, queue, 1)
     batch.lost = True
-    assert decide(ErrorCode.MESSAGE_TOO_LARGE, batch, queue, retries=9) is Outcome.GIVE_UP
+    assert decide(ErrorCode.MESSAGE_TOO_LARGE, batch, queue, retries=9) is BatchOutcome.GIVE_UP

@@ -10,7 +10,7 @@ import pytest
 
 from anabranch.client.ordered_delivery import delivery
 from anabranch.client.ordered_delivery.delivery import OrderedDelivery
-from anabranch.client.ordered_delivery.positions_task import Position, PositionAnswer
+from anabranch.client.ordered_delivery.positions_task import AnsweredPosition, PositionAnswer
 from anabranch.client.ordered_delivery.topic_gates import TopicGates
 from anabranch.ordered_resize.gate import GateState
 from anabranch.protocol.sentinels import NO_INCARNATION
@@ -30,7 +30,7 @@ def delivery_with(monkeypatch: pytest.MonkeyPatch, gates: TopicGates) -> Ordered
 
 def answer(consumer: OrderedDelivery, positions: Mapping[TopicPartition, tuple[int, int]]) -> None:
     """Take an answer: by partition, the group's position, and how often it was lowered."""
-    wanted = {tp: Position(NO_INCARNATION, at, rewinds=rewinds) for tp, (at, rewinds) in positions.items()}
+    wanted = {tp: AnsweredPosition(NO_INCARNATION, at, rewinds=rewinds) for tp, (at, rewinds) in positions.items()}
     consumer._on_answer(PositionAnswer(wanted, set(wanted), {}, 0, None))
 
 

@@ -15,7 +15,7 @@ from anabranch.client.producer.callbacks import Callbacks
 from anabranch.client.producer.producer_batch import BatchResult, ProducerBatch
 from anabranch.protocol.batch_builder import BatchBuilder
 from anabranch.protocol.records import RecordBatch
-from anabranch.zk_schemas.partition_state import Layout
+from anabranch.zk_schemas.partition_state import PartitionLayout
 from tests.unit.client.conftest import Run
 from tests.unit.client.fake_broker import FakeBroker, Fault
 
@@ -24,7 +24,7 @@ REFUSED = Fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
 def batch_of(count: int) -> ProducerBatch:
-    made = ProducerBatch(T0, BatchBuilder(), 0.0, Layout(1, 0))
+    made = ProducerBatch(T0, BatchBuilder(), 0.0, PartitionLayout(1, 0))
     for _ in range(count):
         made.builder.append(b"k", b"v", (), 7)
     return made
@@ -187,7 +187,9 @@ async def _knows_topic(producer: Producer[Any, Any], topic: str) -> None:
 
 def test_a_handle_is_not_done_while_its_record_moves_to_another_batch() -> None:
     """A blocking client asks in another thread than the one that moves the record."""
-    first, second = (ProducerBatch(TopicPartition("t", 0), BatchBuilder(), 0.0, Layout(1, 0)) for _ in range(2))
+    first, second = (
+        ProducerBatch(TopicPartition("t", 0), BatchBuilder(), 0.0, PartitionLayout(1, 0)) for _ in range(2)
+    )
 
     class Moving(RecordHandle):
         def _locate(self) -> tuple[ProducerBatch, int]:

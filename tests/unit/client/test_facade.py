@@ -12,7 +12,7 @@ import pytest
 import anabranch
 from anabranch import client
 from anabranch.client import errors
-from anabranch.runtime.real_anyio import RealNetwork
+from anabranch.runtime.real_anyio import AnyioNetwork
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -85,6 +85,6 @@ def test_every_error_that_a_program_may_catch_is_exported() -> None:
 def test_the_clients_of_the_package_build_their_environment() -> None:
     for name in ("Admin", "Consumer", "Producer"):
         ours, theirs = getattr(anabranch, name), getattr(client, name)
-        assert isinstance(ours(bootstrap_servers="h:1")._env.network, RealNetwork)
+        assert isinstance(ours(bootstrap_servers="h:1")._env.network, AnyioNetwork)
         with pytest.raises(TypeError, match="env"):
             theirs(bootstrap_servers="h:1")

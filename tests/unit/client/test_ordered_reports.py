@@ -9,7 +9,7 @@ import pytest
 
 from anabranch.client.client_metrics import CONSUMER_GROUP
 from anabranch.client.errors import CommitFailedError, ErrorCode
-from anabranch.client.ordered_delivery.reports import Progress
+from anabranch.client.ordered_delivery.reports import ProcessedUpTo
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionResponse,
@@ -187,7 +187,7 @@ def test_a_seek_back_in_the_flush_callback_leaves_no_report_above_the_commit(
             story, reports, ahead = GoesBack(), consumer._ordered._reports, []
             note_reported = reports.reported
 
-            def reported(tp: TopicPartition, progress: Progress) -> None:
+            def reported(tp: TopicPartition, progress: ProcessedUpTo) -> None:
                 if progress.position > broker.committed[tp.partition][0]:
                     ahead.append(progress)
                 note_reported(tp, progress)

@@ -12,7 +12,7 @@ import pytest
 from anabranch.client.config import ConsumerConfig
 from anabranch.client.errors import ErrorCode, KafkaError, error_for
 from anabranch.client.net.connections import GROUP, POSITIONS
-from anabranch.client.ordered_delivery.positions_task import Position, PositionAnswer, PositionExchange
+from anabranch.client.ordered_delivery.positions_task import AnsweredPosition, PositionAnswer, PositionExchange
 from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionResponse,
     ConsumerGroupPositionResponsePartition,
@@ -189,7 +189,7 @@ def test_a_report_is_sent_at_once_beside_the_parked_poll_and_only_once(run: Run)
         async with exchanging(coordinator) as fixture:
             fixture.exchange.settle()
             await until(lambda: coordinator.is_parked)
-            fixture.exchange.report({tp(0): Position(100, 7)}, 1)
+            fixture.exchange.report({tp(0): AnsweredPosition(100, 7)}, 1)
             await until(lambda: any(reports(body) for body in coordinator.bodies(GROUP)))
             await until(lambda: coordinator.is_parked)
             await anyio.wait_all_tasks_blocked()
@@ -216,8 +216,8 @@ def test_a_parked_poll_that_is_answered_brings_the_position(run: Run) -> None:
             await until(lambda: coordinator.is_parked)
             coordinator.release()
             await until(lambda: fixture.answers[-1].to_report)
-            assert fixture.answers[-1].wanted[tp(1)] == Position(101, 100)
-            assert fixture.answers[-1].to_report == {tp(0): Position(100, -1)}
+            assert fixture.answers[-1].wanted[tp(1)] == AnsweredPosition(101, 100)
+            assert fixture.answers[-1].to_report == {tp(0): AnsweredPosition(100, -1)}
 
     run(check)
 
@@ -232,9 +232,9 @@ def test_a_position_reported_with_a_commit_is_not_reported_again(run: Run) -> No
             await until(lambda: coordinator.is_parked)
             before = len(coordinator.seen)
             coordinator.errors, coordinator.has_long_pauses = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS], True
-            fixture.exchange.report({tp(0): Position(100, 7), tp(1): Position(101, 8)}, 1)
+            fixture.exchange.report({tp(0): AnsweredPosition(100, 7), tp(1): AnsweredPosition(101, 8)}, 1)
             await until(lambda: coordinator.refused)
-            fixture.exchange.report({tp(0): Position(100, 9)}, 2, known_to_coordinator={tp(0)})
+            fixture.exchange.report({tp(0): AnsweredPosition(100, 9)}, 2, known_to_coordinator={tp(0)})
             fixture.exchange._began.set()
             await until(lambda: len(fixture.answers) > 1)
             refused, *reported = [reports(body) for _, body in coordinator.seen[before:]]
@@ -269,12 +269,12 @@ def test_a_position_reported_with_a_commit_is_repeated_behind_an_older_report_in
         async with exchanging(coordinator) as fixture:
             fixture.exchange.settle()
             await until(lambda: coordinator.is_parked)
-            fixture.exchange.report({tp(0): Position(100, 7)}, 1)
+            fixture.exchange.report({tp(0): AnsweredPosition(100, 7)}, 1)
             await until(lambda: any(reports(body) for body in coordinator.bodies(POSITIONS)))
             await anyio.wait_all_tasks_blocked()
             assert reports(coordinator.bodies(POSITIONS)[-1]) == {0: 7}
             before = len(coordinator.seen)
-            fixture.exchange.report({tp(0): Position(100, 9)}, 2, known_to_coordinator={tp(0)})
+            fixture.exchange.report({tp(0): AnsweredPosition(100, 9)}, 2, known_to_coordinator={tp(0)})
             await until(lambda: len(coordinator.seen) > before)
             assert reports(coordinator.seen[before][1]) == {0: 9}
 
@@ -292,7 +292,7 @@ def test_a_response_older_than_an_applied_one_is_dropped(run: Run) -> None:
             fixture.exchange.settle()
             await until(lambda: coordinator.is_parked)
             coordinator.positions[1] = 100
-            fixture.exchange.report({tp(0): Position(100, 7)}, 1)
+            fixture.exchange.report({tp(0): AnsweredPosition(100, 7)}, 1)
             await until(lambda: fixture.answers[-1].wanted[tp(1)].position == 100)
             await anyio.wait_all_tasks_blocked()
             assert [a.wanted[tp(1)].position for a in fixture.answers] == sorted(
@@ -322,7 +322,7 @@ def test_a_response_that_was_made_last_is_applied_although_its_poll_left_first(r
             await until(lambda: coordinator.is_parked)
             coordinator.answers_parked = False
             coordinator.positions[1] = 100
-            fixture.exchange.report({tp(0): Position(100, 7)}, 1)
+            fixture.exchange.report({tp(0): AnsweredPosition(100, 7)}, 1)
             await until(lambda: fixture.answers[-1].wanted[tp(1)].position == 100)
             coordinator.answers_parked = True
             coordinator.positions[1] = 50
@@ -359,7 +359,7 @@ class WithoutNumbers(SendsLate):
         return answer
 
 
-async def positions_of_crossed_answers(coordinator: SendsLate, change: Callable[[], None]) -> list[Position]:
+async def positions_of_crossed_answers(coordinator: SendsLate, change: Callable[[], None]) -> list[AnsweredPosition]:
     """Return the positions that a member uses after ``change``.
 
     The response to the newest poll is created before the change, and arrives last. The parked poll is answered in
@@ -371,7 +371,7 @@ async def positions_of_crossed_answers(coordinator: SendsLate, change: Callable[
         fixture.exchange.settle()
         await until(lambda: coordinator.is_parked)
         coordinator.answers_parked, coordinator.sends = False, anyio.Event()
-        fixture.exchange.report({tp(0): Position(100, 7)}, 1)
+        fixture.exchange.report({tp(0): AnsweredPosition(100, 7)}, 1)
         await until(lambda: len(coordinator.bodies(GROUP)) == 2)
         before = len(fixture.answers)
         change()
@@ -392,7 +392,7 @@ def test_an_answer_made_before_one_that_was_taken_in_is_dropped(run: Run) -> Non
         def rewind() -> None:
             coordinator.positions[1] = 50
 
-        assert await positions_of_crossed_answers(coordinator, rewind) == [Position(101, 50)]
+        assert await positions_of_crossed_answers(coordinator, rewind) == [AnsweredPosition(101, 50)]
 
     run(check)
 
@@ -407,7 +407,7 @@ def test_an_answer_of_the_next_coordinator_is_newer(run: Run) -> None:
             coordinator.positions[1] = 50
             coordinator.epoch, coordinator.answers_made = 6, 0
 
-        assert await positions_of_crossed_answers(coordinator, fail_over) == [Position(101, 50)]
+        assert await positions_of_crossed_answers(coordinator, fail_over) == [AnsweredPosition(101, 50)]
 
     run(check)
 
@@ -419,7 +419,7 @@ def test_answers_of_a_release_without_numbers_are_ordered_by_their_polls(run: Ru
         def advance() -> None:
             coordinator.positions[1] = 150
 
-        assert (await positions_of_crossed_answers(coordinator, advance))[-1] == Position(101, 100)
+        assert (await positions_of_crossed_answers(coordinator, advance))[-1] == AnsweredPosition(101, 100)
 
     run(check)
 

@@ -6,11 +6,11 @@ import pytest
 
 from anabranch.client.ordered_delivery.delivery import awaited_offsets
 from anabranch.client.ordered_delivery.explain import BlockedPartition, WaitsFor
-from anabranch.client.ordered_delivery.reports import Progress, Reports
+from anabranch.client.ordered_delivery.reports import ProcessedUpTo, Reports
 from tests.support.resize.layouts import tp
 
 T1 = tp(1)
-START = Progress(101, 50, 0, at_end=False, is_marked=False, current_leader_epoch=1)
+START = ProcessedUpTo(101, 50, 0, at_end=False, is_marked=False, current_leader_epoch=1)
 
 
 def asked(known: int = -1) -> Reports:
@@ -19,7 +19,7 @@ def asked(known: int = -1) -> Reports:
     return reports
 
 
-def reported(progress: Progress = START) -> Reports:
+def reported(progress: ProcessedUpTo = START) -> Reports:
     reports = asked()
     reports.reported(T1, progress)
     return reports
@@ -55,7 +55,7 @@ def test_the_first_position_of_a_generation_is_reported() -> None:
         (START._replace(incarnation=201), True),
     ],
 )
-def test_later_positions_are_reported_only_when_they_may_release_a_member(now: Progress, due: bool) -> None:
+def test_later_positions_are_reported_only_when_they_may_release_a_member(now: ProcessedUpTo, due: bool) -> None:
     assert reported().is_due(T1, now) is due
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.client.net.troubles import FIRST_S, Report, Troubles
+from anabranch.client.net.troubles import FIRST_S, TroubleReport, Troubles
 
 
 def test_a_lasting_problem_is_reported_soon_and_repeatedly() -> None:
@@ -21,7 +21,7 @@ def test_a_problem_may_be_reported_once_until_it_is_over() -> None:
     assert troubles.next_at() == 120
     troubles.end(95.0, ["b"])
     troubles.look(96.0, present, {"a"})
-    assert troubles.look(97.0, present, {"a"}) == [Report("a", 1.0)]
+    assert troubles.look(97.0, present, {"a"}) == [TroubleReport("a", 1.0)]
 
 
 def test_the_next_check_is_when_a_report_is_due() -> None:
@@ -29,13 +29,13 @@ def test_the_next_check_is_when_a_report_is_due() -> None:
     assert troubles.next_at() == float("inf")
     assert troubles.look(5.0, {"a": None}) == []
     assert troubles.next_at() == 6.0
-    assert troubles.look(6.0, {"a": None}) == [Report("a", 1.0)]
+    assert troubles.look(6.0, {"a": None}) == [TroubleReport("a", 1.0)]
     assert troubles.next_at() == 15.0
 
 
 def test_after_a_late_check_nothing_is_reported_twice() -> None:
     troubles = Troubles()
-    assert troubles.look(40.0, {"a": 0.0}) == [Report("a", 40.0)]
+    assert troubles.look(40.0, {"a": 0.0}) == [TroubleReport("a", 40.0)]
     assert troubles.look(40.0, {"a": 0.0}) == []
     assert troubles.next_at() == 60.0
 
@@ -45,7 +45,7 @@ def test_the_end_of_a_problem_is_reported_only_if_the_problem_was_reported() -> 
     troubles.look(0.0, {"short": None, "long": None})
     assert troubles.end(0.5, ["long"]) == []
     troubles.look(2.0, {"long": None})
-    assert troubles.end(3.0, []) == [Report("long", 3.0)]
+    assert troubles.end(3.0, []) == [TroubleReport("long", 3.0)]
     assert troubles.end(4.0, []) == []
     assert troubles.look(5.0, {"long": None}) == []  # the problem starts again
 

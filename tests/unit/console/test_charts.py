@@ -18,7 +18,7 @@ from anabranch.console import history as history_module
 from anabranch.console import watch as watch_module
 from anabranch.console.app import Console, ConsoleConfig, _templates
 from anabranch.console.charts import BOTTOM, TOP, WIDTH, chart_of, nice
-from anabranch.console.history import BRIDGED, STEP_S, History, Plot, Resize, Series, Snapshot, sampled
+from anabranch.console.history import BRIDGED, STEP_S, ClusterSnapshot, History, Plot, SeenResize, Series, sampled
 from anabranch.console.watch import Watch
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.types import TopicPartition
@@ -26,14 +26,14 @@ from tests.unit.cli.fake_admin import FakeAdmin
 from tests.unit.console.test_http import HOSTILE, ask
 
 
-def snapshot(step: int, ends: dict[str, list[int]], **values: Any) -> Snapshot:
+def snapshot(step: int, ends: dict[str, list[int]], **values: Any) -> ClusterSnapshot:
     """A sample of topics with these ends of their partitions."""
     counts = {("id", name): len(found) for name, found in ends.items()}
     by_partition = {TopicPartition(name, p): end for name, found in ends.items() for p, end in enumerate(found)}
-    return Snapshot(step * STEP_S, counts, by_partition, values.pop("lags", {}), **values)
+    return ClusterSnapshot(step * STEP_S, counts, by_partition, values.pop("lags", {}), **values)
 
 
-def kept(minutes: int, *snapshots: Snapshot) -> History:
+def kept(minutes: int, *snapshots: ClusterSnapshot) -> History:
     history = History(minutes)
     for one in snapshots:
         history.add(one)
@@ -61,10 +61,10 @@ def test_rates_are_measured_from_partitions_that_are_known_before_and_after() ->
 
 
 def test_a_resize_is_a_change_of_the_count_of_the_same_topic() -> None:
-    created_again = Snapshot(30.0, {("other id", "a"): 9, ("id", "b"): 1}, {}, {})
+    created_again = ClusterSnapshot(30.0, {("other id", "a"): 9, ("id", "b"): 1}, {}, {})
     history = kept(60, snapshot(1, {"a": [0] * 4, "b": [0]}), snapshot(2, {"a": [0] * 6, "b": [0]}), created_again)
     of_all, of_b = history.rate(), history.rate("b")
-    assert of_all is not None and of_all.resizes == [Resize(2, "a", 4, 6)]
+    assert of_all is not None and of_all.resizes == [SeenResize(2, "a", 4, 6)]
     assert of_b is not None and of_b.resizes == []
 
 
@@ -101,7 +101,9 @@ def points(path: str) -> list[tuple[float, float]]:
 
 
 def test_a_chart_has_the_newest_value_at_the_right_and_zero_at_the_bottom() -> None:
-    chart = chart_of(Plot([0.0, 10.0, None, 20.0], [Resize(101, "t", 4, 6), Resize(101, "u", 1, 2)], 100, 1200.0))
+    chart = chart_of(
+        Plot([0.0, 10.0, None, 20.0], [SeenResize(101, "t", 4, 6), SeenResize(101, "u", 1, 2)], 100, 1200.0)
+    )
     assert chart is not None and (chart.top, chart.now, chart.most, chart.began) == (20.0, 20.0, 20.0, "20 min ago")
     assert points(chart.line)[0][1] == BOTTOM and points(chart.line)[-1] == (WIDTH, TOP)
     assert chart.line.count("M") == 2, "a gap divides the line"
@@ -122,7 +124,7 @@ def test_the_scale_ends_at_a_round_number(value: float, top: float) -> None:
 
 def test_a_chart_is_well_formed_and_escapes_names() -> None:
     parts: Any = _templates().globals["parts"]
-    chart = chart_of(Plot([1.0, 2.0], [Resize(1, HOSTILE, 4, 6)], 0, 10.0))
+    chart = chart_of(Plot([1.0, 2.0], [SeenResize(1, HOSTILE, 4, 6)], 0, 10.0))
     drawn = parts.charts([(HOSTILE, chart)])
     assert HOSTILE not in drawn and "1 resize" in drawn
     ElementTree.fromstring(f"<all>{drawn}</all>")

@@ -13,7 +13,7 @@ import pytest
 from anabranch import TopicPartition
 from anabranch.console import records
 from anabranch.console.app import Console, ConsoleConfig
-from anabranch.console.records import Wanted
+from anabranch.console.records import WantedRecords
 from anabranch.console.watch import Watch
 from anabranch.view.record_text import parse_json
 from tests.unit.cli.fake_admin import FakeAdmin
@@ -98,11 +98,11 @@ async def test_the_page_indents_json_escapes_names_and_links_to_its_download() -
 
 async def test_a_text_is_searched_in_the_key_the_value_or_both() -> None:
     for within, shown in (("key or value", ["k1", "k5"]), ("key", ["k1"]), ("value", ["k5"])):
-        wanted = Wanted(b"1", within)
+        wanted = WantedRecords(b"1", within)
         rows = [(b"k1", b"v"), (b"k5", b"1"), (b"k6", None), (None, b"v")]
         found = [k for k, v in rows if wanted.matches(SimpleNamespace(key=k, value=v))]  # type: ignore[arg-type]
         assert found == [name.encode() for name in shown]
-    keyed = Wanted(b"v", "value", b"k1")
+    keyed = WantedRecords(b"v", "value", b"k1")
     assert [keyed.matches(SimpleNamespace(key=k, value=b"v")) for k in (b"k1", b"k2")] == [True, False]  # type: ignore[arg-type]
 
 

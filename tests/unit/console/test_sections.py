@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from anabranch import TopicPartition
 from anabranch.console import records
-from anabranch.console.records import SEARCH_S, Found, Texts, Wanted, browse
+from anabranch.console.records import SEARCH_S, FoundRecords, Texts, WantedRecords, browse
 from anabranch.console.sections import Section, outcome_of, parse_offsets, pinned, section_of, ways_on
 
 pytestmark = pytest.mark.trio
@@ -44,7 +44,7 @@ class Logs:
         return SimpleNamespace(batches=[(batch, True)], next_offset=end, is_end=offset >= end)
 
 
-async def look(logs: Any, where: str = "end", before: str = "", count: int = 4) -> tuple[Section, Found]:
+async def look(logs: Any, where: str = "end", before: str = "", count: int = 4) -> tuple[Section, FoundRecords]:
     section = await section_of(logs, "t", [0, 1, 2], where, before, count)
     return section, await browse(logs, TOPIC, section.ranges, count, Texts("text"), newest=section.newest)
 
@@ -52,7 +52,7 @@ async def look(logs: Any, where: str = "end", before: str = "", count: int = 4) 
 TOPIC: Any = SimpleNamespace(name="t")
 
 
-def offsets(found: Found) -> list[tuple[int, int]]:
+def offsets(found: FoundRecords) -> list[tuple[int, int]]:
     return [(shown.partition, shown.offset) for shown in found.records]
 
 
@@ -98,11 +98,11 @@ async def test_older_records_begin_with_those_that_an_ended_search_did_not_reach
 async def test_the_page_reports_that_a_search_reached_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "SEARCH_RECORDS", 5)
     section = await section_of(LOGS, "t", [0, 1, 2], "beginning", "", 4)
-    found = await browse(LOGS, TOPIC, section.ranges, 4, Texts("text"), Wanted(b"another key"))
+    found = await browse(LOGS, TOPIC, section.ranges, 4, Texts("text"), WantedRecords(b"another key"))
     assert offsets(found) == []
     assert outcome_of(section, found).startswith("The search ended at its limit")
     monkeypatch.undo()
-    found = await browse(LOGS, TOPIC, section.ranges, 4, Texts("text"), Wanted(b"another key"))
+    found = await browse(LOGS, TOPIC, section.ranges, 4, Texts("text"), WantedRecords(b"another key"))
     assert outcome_of(section, found) == "There are no more."
     _, found = await look(LOGS, "beginning")
     assert outcome_of(section, found) == "", "the page is full, and links to newer records"

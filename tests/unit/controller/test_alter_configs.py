@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from anabranch.controller import config_writes
-from anabranch.controller.admin.alter_configs import Demand, alter_configs, decide, given_keys
+from anabranch.controller.admin.alter_configs import ConfigsDemand, alter_configs, decide, given_keys
 from anabranch.controller.admin.incremental_alter_configs import changed_keys
 from anabranch.controller.carry_out import carry_out
 from anabranch.controller.effects import Effects
@@ -66,7 +66,7 @@ def altered(
 ) -> Effects:
     configs = [AlterableConfig(name=key, config_operation=how, value=value) for key, how, value in changes]
     resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
-    return decide(image, Demand(resource, lambda old: changed_keys(old, configs), **given), check)
+    return decide(image, ConfigsDemand(resource, lambda old: changed_keys(old, configs), **given), check)
 
 
 def test_a_key_is_added_to_the_existing_config() -> None:
@@ -104,7 +104,7 @@ def test_keys_are_set_deleted_appended_and_subtracted(changes: list[Change], con
 def test_alter_configs_replaces_the_whole_config() -> None:
     given = [GivenConfig(name="segment.ms", value="9")]
     resource = WholeResource(resource_type=TOPIC, resource_name="t", configs=given)
-    demand = Demand(resource, lambda old: given_keys(old, given))
+    demand = ConfigsDemand(resource, lambda old: given_keys(old, given))
     effects = decide(cluster({"retention.ms": "7"}), demand, fits)
     assert effects.writes == (SetOp(PATH, ConfigZnode({"segment.ms": "9"}).encode(), 3),)
 

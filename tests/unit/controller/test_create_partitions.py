@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from anabranch.controller import config_writes
-from anabranch.controller.admin.create_partitions import Demand, create_partitions, decide
+from anabranch.controller.admin.create_partitions import PartitionsDemand, create_partitions, decide
 from anabranch.controller.admin.resize_wait import ResizeState, state_of_resize
 from anabranch.controller.append_window import AppendWindow
 from anabranch.controller.carry_out import carry_out, carry_out_all
 from anabranch.controller.config import ControllerConfig
-from anabranch.controller.effects import Ask, Effects
+from anabranch.controller.effects import AskedReport, Effects
 from anabranch.controller.events import ResizesDue
 from anabranch.controller.feature_updates import for_new_cluster
 from anabranch.controller.image import ClusterImage, LiveBroker, StockReport, TopicImage
@@ -68,7 +68,11 @@ def decided(
     image: ClusterImage, count: int, *, name: str = "t", config: ControllerConfig = CONFIG, **demand: bool
 ) -> Effects:
     return decide(
-        image, config, Demand(CreatePartitionsTopic(name=name, count=count, assignments=None), **demand), fits, 0.0
+        image,
+        config,
+        PartitionsDemand(CreatePartitionsTopic(name=name, count=count, assignments=None), **demand),
+        fits,
+        0.0,
     )
 
 
@@ -106,7 +110,7 @@ def test_a_count_is_written_and_waits_for_the_leaders() -> None:
 
 
 def test_brokers_are_asked_for_stock_producers_that_cannot_follow_the_count() -> None:
-    assert decided(cluster(image_of(Topic(4))), 6).asks == (Ask.STOCK_PRODUCERS,)
+    assert decided(cluster(image_of(Topic(4))), 6).asks == (AskedReport.STOCK_PRODUCERS,)
 
 
 def test_a_count_during_a_resize_is_queued_and_answered_at_once() -> None:
@@ -138,7 +142,9 @@ def test_a_dry_run_answers_with_the_goal_and_the_queued_count() -> None:
 
 def goal_of(topic: Topic) -> tuple[int, int]:
     requested = CreatePartitionsTopic(name="t", count=-1, assignments=None, wants_goal=True)
-    effects = decide(cluster(image_of(topic)), CONFIG, Demand(requested, validate_only=True), lambda _: None, 0.0)
+    effects = decide(
+        cluster(image_of(topic)), CONFIG, PartitionsDemand(requested, validate_only=True), lambda _: None, 0.0
+    )
     assert (effects.writes, effects.waits, effects.response.error_code) == ((), (), ErrorCode.NONE)
     return effects.response.goal_count, effects.response.queued_count
 
@@ -174,7 +180,7 @@ def refusals() -> dict[str, tuple[ErrorCode, Effects]]:
     def given(count: int, *replicas: int) -> Effects:
         assignments = [CreatePartitionsAssignment(broker_ids=[broker, 2]) for broker in replicas]
         wanted = CreatePartitionsTopic(name="t", count=count, assignments=assignments)
-        return decide(image, CONFIG, Demand(wanted), fits, 0.0)
+        return decide(image, CONFIG, PartitionsDemand(wanted), fits, 0.0)
 
     def too_large(_ops: Sequence[ZkOp]) -> None:
         raise ZkRequestTooLargeError(PATH, 9, 8)
@@ -190,7 +196,7 @@ def refusals() -> dict[str, tuple[ErrorCode, Effects]]:
         "too few given": (ErrorCode.INVALID_REPLICA_ASSIGNMENT, given(8, 1, 1)),
         "none given": (ErrorCode.INVALID_REPLICA_ASSIGNMENT, given(5)),
         "a broker that is not registered": (ErrorCode.INVALID_REPLICA_ASSIGNMENT, given(5, 9)),
-        "too large": (ErrorCode.INVALID_PARTITIONS, decide(image, CONFIG, Demand(topic), too_large, 0.0)),
+        "too large": (ErrorCode.INVALID_PARTITIONS, decide(image, CONFIG, PartitionsDemand(topic), too_large, 0.0)),
     }
 
 
@@ -261,7 +267,7 @@ def test_a_resize_during_a_reassignment_is_refused_and_changes_nothing(
 @pytest.mark.parametrize("validate_only", [True, False])
 def test_a_topic_does_not_grow_beyond_one_request_to_zookeeper(validate_only: bool) -> None:
     """With a low ``jute.maxbuffer``, the servers accept less than the bound of a topic's znode."""
-    demand = Demand(CreatePartitionsTopic(name="t", count=400, assignments=None), validate_only)
+    demand = PartitionsDemand(CreatePartitionsTopic(name="t", count=400, assignments=None), validate_only)
     check = functools.partial(check_fits, limit=3000)
     effects = decide(cluster(image_of(Topic(4))), CONFIG, demand, check, 0.0)
     assert_only_refuses(effects, ErrorCode.INVALID_PARTITIONS)
@@ -296,8 +302,8 @@ def test_the_measured_rate_is_returned_and_the_measurement_continues() -> None:
     topic = image_of(Topic(4))
     topic.append_window = AppendWindow(0.0)
     wanted = CreatePartitionsTopic(name="t", count=4, assignments=None, wants_measured=True)
-    effects = decide(cluster(topic), CONFIG, Demand(wanted, validate_only=True), fits, 5.0)
-    assert effects.asks == (Ask.APPENDED_BYTES,)
+    effects = decide(cluster(topic), CONFIG, PartitionsDemand(wanted, validate_only=True), fits, 5.0)
+    assert effects.asks == (AskedReport.APPENDED_BYTES,)
     assert (effects.response.error_code, effects.writes) == (ErrorCode.NONE, ())
     assert topic.append_window.asked_at == 0.0
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.controller.admin.create_topics import Demand, create_topics, decide
+from anabranch.controller.admin.create_topics import CreationDemand, create_topics, decide
 from anabranch.controller.carry_out import carry_out_all
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.effects import Effects
@@ -68,7 +68,7 @@ def too_large(_ops: Sequence[ZkOp]) -> None:
 def decided(
     wanted: CreatableTopic, existing: Collection[str] = (), *, image: ClusterImage | None = None, **demand: Any
 ) -> Effects:
-    return decide(image or cluster(), CONFIG, existing, Demand(wanted, **demand), random.Random(1), fits)
+    return decide(image or cluster(), CONFIG, existing, CreationDemand(wanted, **demand), random.Random(1), fits)
 
 
 def test_a_topic_is_written_after_its_config_and_waits_until_it_is_served() -> None:
@@ -125,7 +125,7 @@ def test_the_limit_counts_the_topics_validated_before_it(planned: int, code: Err
 
 
 def refusals() -> dict[str, tuple[ErrorCode, Effects]]:
-    oversize = decide(cluster(), CONFIG, (), Demand(topic(retention_ms="5")), random.Random(1), too_large)
+    oversize = decide(cluster(), CONFIG, (), CreationDemand(topic(retention_ms="5")), random.Random(1), too_large)
     return {
         "twice": (ErrorCode.INVALID_REQUEST, decided(topic(), is_repeated=True)),
         "an illegal name": (ErrorCode.INVALID_TOPIC_EXCEPTION, decided(topic("a b"))),
@@ -168,7 +168,7 @@ def test_a_long_name_is_refused_with_a_short_message() -> None:
 def test_a_topic_with_a_config_too_large_for_zookeeper_is_not_created(validate_only: bool) -> None:
     wanted = topic()
     wanted.configs = [CreatableTopicConfig(name="leader.replication.throttled.replicas", value="1:1," * 999 + "1:1")]
-    demand = Demand(wanted, validate_only)
+    demand = CreationDemand(wanted, validate_only)
     effects = decide(cluster(), CONFIG, (), demand, random.Random(1), functools.partial(check_fits, limit=3000))
     assert_only_refuses(effects, ErrorCode.INVALID_CONFIG)
     assert "jute.maxbuffer" in effects.response.error_message
@@ -188,7 +188,7 @@ def test_the_cluster_has_no_more_partitions_than_its_limit(validate_only: bool) 
     image.topics["t"] = image_of(Topic(4))
 
     def answer(wanted: CreatableTopic) -> Effects:
-        return decide(image, config, ["t"], Demand(wanted, validate_only), random.Random(1), fits)
+        return decide(image, config, ["t"], CreationDemand(wanted, validate_only), random.Random(1), fits)
 
     effects = answer(topic("u"))
     assert_only_refuses(effects, ErrorCode.POLICY_VIOLATION)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.controller.admin.delete_topics import Demand, decide, delete_topics
+from anabranch.controller.admin.delete_topics import DeletionDemand, decide, delete_topics
 from anabranch.controller.carry_out import carry_out_all
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.effects import Effects
@@ -36,7 +36,7 @@ def cluster(topics: Collection[str] = "tuv") -> ClusterImage:
 
 
 def decided(
-    demand: Demand,
+    demand: DeletionDemand,
     *,
     existing: Collection[str] = ("t", "u", "v", "bad"),
     requested: Collection[str] = (),
@@ -45,8 +45,8 @@ def decided(
     return decide(cluster(), config, existing, requested, demand)
 
 
-@pytest.mark.parametrize("demand", [Demand("t"), Demand(None, ID["t"])], ids=["by name", "by id"])
-def test_a_deletion_is_recorded_and_the_answer_waits_until_the_topic_is_gone(demand: Demand) -> None:
+@pytest.mark.parametrize("demand", [DeletionDemand("t"), DeletionDemand(None, ID["t"])], ids=["by name", "by id"])
+def test_a_deletion_is_recorded_and_the_answer_waits_until_the_topic_is_gone(demand: DeletionDemand) -> None:
     effects = decided(demand)
     assert effects.writes == [CreateOp(paths.delete_topic("t"), b"")]
     assert (effects.topic, effects.znode, effects.notify, effects.asks) == ("t", None, (), ())
@@ -70,28 +70,31 @@ def test_a_deletion_is_recorded_and_the_answer_waits_until_the_topic_is_gone(dem
 
 
 def test_a_recorded_deletion_is_waited_for_and_not_written_again() -> None:
-    effects = decided(Demand("t"), requested=["t"])
+    effects = decided(DeletionDemand("t"), requested=["t"])
     assert (list(effects.writes), len(effects.waits)) == ([], 1)
 
 
 def test_a_topic_with_an_illegal_name_that_was_created_by_hand_is_deleted() -> None:
     image = cluster()
     image.topics["a b"] = TopicImage("a b", TopicZnode.new(uuid.UUID(int=8), {0: [1]}), 3, 7)
-    assert decide(image, CONFIG, ["a b"], (), Demand("a b")).response.error_code == ErrorCode.NONE
+    assert decide(image, CONFIG, ["a b"], (), DeletionDemand("a b")).response.error_code == ErrorCode.NONE
 
 
 def refusals() -> dict[str, tuple[ErrorCode, Effects]]:
     disabled = replace(CONFIG, delete_topic_enable=False)
     return {
-        "twice": (ErrorCode.INVALID_REQUEST, decided(Demand("t", is_repeated=True))),
-        "neither name nor id": (ErrorCode.INVALID_REQUEST, decided(Demand(None))),
-        "name and id": (ErrorCode.INVALID_REQUEST, decided(Demand("t", ID["t"]))),
-        "an illegal name": (ErrorCode.INVALID_TOPIC_EXCEPTION, decided(Demand("n" * 300))),
-        "no such topic": (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, decided(Demand("none"))),
-        "removed by hand just now": (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, decided(Demand("t"), existing=["u"])),
-        "no such id": (ErrorCode.UNKNOWN_TOPIC_ID, decided(Demand(None, uuid.UUID(int=9)))),
-        "unreadable": (ErrorCode.INVALID_TOPIC_EXCEPTION, decided(Demand("bad"))),
-        "disabled": (ErrorCode.TOPIC_DELETION_DISABLED, decided(Demand("t"), config=disabled)),
+        "twice": (ErrorCode.INVALID_REQUEST, decided(DeletionDemand("t", is_repeated=True))),
+        "neither name nor id": (ErrorCode.INVALID_REQUEST, decided(DeletionDemand(None))),
+        "name and id": (ErrorCode.INVALID_REQUEST, decided(DeletionDemand("t", ID["t"]))),
+        "an illegal name": (ErrorCode.INVALID_TOPIC_EXCEPTION, decided(DeletionDemand("n" * 300))),
+        "no such topic": (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, decided(DeletionDemand("none"))),
+        "removed by hand just now": (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            decided(DeletionDemand("t"), existing=["u"]),
+        ),
+        "no such id": (ErrorCode.UNKNOWN_TOPIC_ID, decided(DeletionDemand(None, uuid.UUID(int=9)))),
+        "unreadable": (ErrorCode.INVALID_TOPIC_EXCEPTION, decided(DeletionDemand("bad"))),
+        "disabled": (ErrorCode.TOPIC_DELETION_DISABLED, decided(DeletionDemand("t"), config=disabled)),
     }
 
 

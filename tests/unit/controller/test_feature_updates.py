@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.controller.feature_updates import (
-    Cluster,
+    FeatureFacts,
     Update,
     for_new_cluster,
     judge,
@@ -41,11 +41,11 @@ def finalized(**levels: tuple[int, int]) -> Features:
     return Features(FeaturesStatus.ENABLED, {name: FinalizedFeature(*found) for name, found in levels.items()})
 
 
-def cluster(*brokers: Mapping[str, VersionRange], supported: Mapping[str, VersionRange] = RANGES) -> Cluster:
-    return Cluster(supported, dict(enumerate(brokers or [RANGES, RANGES], 1)))
+def cluster(*brokers: Mapping[str, VersionRange], supported: Mapping[str, VersionRange] = RANGES) -> FeatureFacts:
+    return FeatureFacts(supported, dict(enumerate(brokers or [RANGES, RANGES], 1)))
 
 
-def code(before: Features, update: Update, among: Cluster | None = None) -> ErrorCode:
+def code(before: Features, update: Update, among: FeatureFacts | None = None) -> ErrorCode:
     """Return the error of one update, or NONE. Checks that a refused update changes nothing."""
     after, errors = judge(before, [update], among or cluster())
     error = errors[update.feature]
@@ -125,7 +125,7 @@ def test_a_downgrade_below_a_brokers_minimum_is_refused() -> None:
 
 
 def test_without_a_broker_nothing_is_finalized() -> None:
-    nobody = Cluster(RANGES, {})
+    nobody = FeatureFacts(RANGES, {})
     assert code(finalized(), Update(GROUPS, 1, UPGRADE), nobody) is ErrorCode.FEATURE_UPDATE_FAILED
 
 
@@ -147,7 +147,7 @@ def test_a_feature_named_twice_is_refused_once() -> None:
 
 def test_a_safe_downgrade_that_loses_something_is_refused_and_an_unsafe_one_is_not() -> None:
     """KIP-915: the operator may force a downgrade that is not backward compatible."""
-    losing = Cluster(RANGES, {1: RANGES}, lost=lambda feature, level: f"{feature} {level} loses it.")
+    losing = FeatureFacts(RANGES, {1: RANGES}, lost=lambda feature, level: f"{feature} {level} loses it.")
     before = finalized(group_coordinator=(1, 3))
     for level in (1, 0):
         assert code(before, Update(GROUPS, level, SAFE), losing) is ErrorCode.FEATURE_UPDATE_FAILED
@@ -157,7 +157,7 @@ def test_a_safe_downgrade_that_loses_something_is_refused_and_an_unsafe_one_is_n
 
 
 def test_a_blocked_downgrade_is_refused_even_if_it_is_unsafe() -> None:
-    blocked = Cluster(RANGES, {1: RANGES}, blocked=lambda feature, level: "wait")
+    blocked = FeatureFacts(RANGES, {1: RANGES}, blocked=lambda feature, level: "wait")
     assert code(finalized(group_coordinator=(1, 3)), Update(GROUPS, 1, UNSAFE), blocked) is (
         ErrorCode.FEATURE_UPDATE_FAILED
     )
@@ -264,7 +264,7 @@ def test_any_requests_leave_levels_that_every_broker_supports(
 ) -> None:
     """At first nothing is finalized. Each request is checked against the outcome of the previous request."""
     found = finalized()
-    among = Cluster(SUPPORTED, dict(enumerate(brokers)))
+    among = FeatureFacts(SUPPORTED, dict(enumerate(brokers)))
     for asked in updates:
         found, errors = judge(found, asked, among)
         assert errors.keys() == {update.feature for update in asked}

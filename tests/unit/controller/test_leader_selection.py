@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.controller import leader_selection
-from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
+from anabranch.zk_schemas.partition_state import Before, LineageEntry, PartitionLayout, PartitionState
 
 EPOCH = 9
 
@@ -19,9 +19,9 @@ def state(leader: int, isr: list[int], leader_epoch: int = 4) -> PartitionState:
         leader,
         leader_epoch,
         isr,
-        layout=Layout(6, 2),
+        layout=PartitionLayout(6, 2),
         initial_partition_count=4,
-        before=Before(Layout(4, 1), 2),
+        before=Before(PartitionLayout(4, 1), 2),
         lineage=(LineageEntry(0, {5: 1}), LineageEntry(3, {5: 3})),
         floor=0,
     )
@@ -55,7 +55,7 @@ def test_a_broker_change_replaces_a_dead_leader_and_shrinks_the_isr(
     else:
         assert changed is not None
         assert (changed.leader, changed.isr) == after
-        assert (changed.leader_epoch, changed.controller_epoch, changed.layout) == (5, EPOCH, Layout(6, 2))
+        assert (changed.leader_epoch, changed.controller_epoch, changed.layout) == (5, EPOCH, PartitionLayout(6, 2))
 
 
 @given(st.sets(st.integers(1, 5)), st.permutations([1, 2, 3, 4, 5]), st.data())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.controller.resize.readers import QUESTIONS_TOGETHER, Question, requests
+from anabranch.controller.resize.readers import QUESTIONS_TOGETHER, IncarnationQuestion, requests
 from anabranch.ordered_resize.progress import Reader
 from anabranch.ordered_resize.reader_answers import (
-    Group,
+    ReadingGroup,
     Reports,
     commits_count,
     live_reports_count,
@@ -21,7 +21,7 @@ from anabranch.protocol.types import TopicPartition
 def judged(reports: Reports, *, is_settled: bool = True, **partition: int | bool) -> Reader:
     found = TopicReadersResponsePartition(partition_index=5, committed_offset=40, **partition)
     group = TopicReadersResponseGroup(group_id="g", is_settled=is_settled, partitions=[found])
-    return reader_of(Group(2, group), reports)
+    return reader_of(ReadingGroup(2, group), reports)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,9 @@ def test_in_a_rebalance_no_report_counts() -> None:
 def test_a_request_has_whole_topics_and_a_bounded_number_of_questions() -> None:
     """A group's positions in one topic come from one answer."""
     sizes = {"a": QUESTIONS_TOGETHER + 5, "b": 600, "c": 400, "d": 1}
-    questions = [Question(TopicPartition(name, p), 9, 40) for name, size in sizes.items() for p in range(size)]
+    questions = [
+        IncarnationQuestion(TopicPartition(name, p), 9, 40) for name, size in sizes.items() for p in range(size)
+    ]
     found = [[(topic.name, len(topic.questions)) for topic in request.topics] for request in requests(questions, {"g"})]
     assert found == [[("a", QUESTIONS_TOGETHER + 5)], [("b", 600), ("c", 400)], [("d", 1)]]
 
@@ -59,6 +61,6 @@ def test_a_request_has_whole_topics_and_a_bounded_number_of_questions() -> None:
 def test_a_decision_about_one_partition_reads_only_this_partition() -> None:
     """A round decides about each marked partition, and each answer has all of them."""
     found = [TopicReadersResponsePartition(partition_index=index, committed_offset=40 + index) for index in range(3)]
-    group = Group(2, TopicReadersResponseGroup(group_id="g", is_settled=True, partitions=found))
+    group = ReadingGroup(2, TopicReadersResponseGroup(group_id="g", is_settled=True, partitions=found))
     assert reader_of(group, live_reports_count, only=1).commits == {1: 41}
     assert reader_of(group, live_reports_count, only=7).commits == {}

@@ -10,7 +10,7 @@ from anabranch.controller import view
 from anabranch.controller.image import Ending, TopicImage
 from anabranch.ordered_resize import next_step
 from anabranch.protocol.key_placement import is_doubled, place
-from anabranch.zk_schemas.partition_state import Layout
+from anabranch.zk_schemas.partition_state import PartitionLayout
 from tests.support.controller.topic_images import asked, image_of, resized, unfinished
 from tests.support.resize.resized_topic import Topic
 
@@ -28,17 +28,17 @@ def taken_back(topic: Topic, count: int) -> Topic:
 @pytest.mark.parametrize(
     ("topic", "sent"),
     [
-        (Topic(4), Layout(4, 0)),
-        (asked(4, 6), Layout(4, 0)),
-        (first_bump(asked(4, 6)), Layout(6, 1)),
-        (resized(4, 6), Layout(6, 1)),
-        (asked(4, 6, 5), Layout(6, 1)),
-        (first_bump(asked(4, 6, 5)), Layout(5, 2)),
-        (taken_back(asked(4, 6), 4), Layout(4, 2)),
+        (Topic(4), PartitionLayout(4, 0)),
+        (asked(4, 6), PartitionLayout(4, 0)),
+        (first_bump(asked(4, 6)), PartitionLayout(6, 1)),
+        (resized(4, 6), PartitionLayout(6, 1)),
+        (asked(4, 6, 5), PartitionLayout(6, 1)),
+        (first_bump(asked(4, 6, 5)), PartitionLayout(5, 2)),
+        (taken_back(asked(4, 6), 4), PartitionLayout(4, 2)),
     ],
     ids=["new", "grow", "grow-bumped", "grown", "shrink", "shrink-bumped", "taken-back"],
 )
-def test_clients_place_by_the_goal_once_a_partition_has_it(topic: Topic, sent: Layout) -> None:
+def test_clients_place_by_the_goal_once_a_partition_has_it(topic: Topic, sent: PartitionLayout) -> None:
     """Before a partition has the goal's layout, every leader would refuse a record of the goal's layout."""
     assert view.client_layout(image_of(topic)) == sent
 

@@ -22,7 +22,7 @@ from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint
 from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
 from anabranch.zk_schemas.features import SUPPORTED
-from anabranch.zk_schemas.partition_state import Layout
+from anabranch.zk_schemas.partition_state import PartitionLayout
 from anabranch.zk_schemas.topic import TopicZnode
 from anabranch.zk_schemas.znode import NO_ID
 from tests.support.controller.topic_images import asked, image_of, resized
@@ -97,7 +97,7 @@ def test_an_edit_while_no_controller_was_active_is_undone_where_the_rules_refuse
 
 def test_a_contradiction_freezes_the_topic() -> None:
     topic = resized(4, 6)
-    topic.states[5] = topic.states[5].replace(layout=Layout(9, 4))
+    topic.states[5] = topic.states[5].replace(layout=PartitionLayout(9, 4))
     effects = found(topic)
     assert (effects.response.outcome, effects.znode, effects.writes) == (VerdictKind.FREEZE, None, ())
 

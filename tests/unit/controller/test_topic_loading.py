@@ -18,7 +18,7 @@ from anabranch.controller.states import PartitionStatus
 from anabranch.controller.store import ImageStaleError
 from anabranch.runtime.env import SetOp, ZkError, Znode
 from anabranch.zk_schemas import paths
-from anabranch.zk_schemas.partition_state import Layout, PartitionState
+from anabranch.zk_schemas.partition_state import PartitionLayout, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 from anabranch.zk_schemas.znode import MalformedZnodeError
 from tests.support.controller.decisions import T0, T1, cluster, context_of, decided, state
@@ -137,7 +137,7 @@ def test_a_completed_topic_has_the_version_of_the_write() -> None:
 def test_a_frozen_topic_is_served_and_its_states_are_watched() -> None:
     context = context_of(empty_cluster())
     topic = new_topic(2).replace(layout_version=1)
-    states = {0: state(1, [1]).replace(layout=Layout(9, 4), initial_partition_count=2), 1: state(1, [1])}
+    states = {0: state(1, [1]).replace(layout=PartitionLayout(9, 4), initial_partition_count=2), 1: state(1, [1])}
     (effects,) = loaded(context, found(topic, states))
     assert effects == Effects(watches=[(T0, STATE_VERSION), (T1, STATE_VERSION)])
     assert context.image.topics["t"].frozen

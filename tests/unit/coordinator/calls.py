@@ -10,10 +10,10 @@ import trio.testing
 from anabranch.broker.coordinator.consumer_offsets_records import encode
 from anabranch.broker.coordinator.durable import (
     GroupRecord,
-    OffsetAndMetadata,
     OffsetRecord,
     StableGeneration,
     StoredMember,
+    StoredOffset,
 )
 from anabranch.broker.deferred import Deferred
 from anabranch.protocol.generated.describe_groups import DescribeGroupsRequest
@@ -41,7 +41,7 @@ GROUP = "g"
 
 
 def offset_record(offset: int, group: str = GROUP, partition: int = 0) -> tuple[bytes, bytes | None]:
-    value = OffsetAndMetadata(offset, commit_timestamp_ms=1_600_000_000_000)
+    value = StoredOffset(offset, commit_timestamp_ms=1_600_000_000_000)
     return encode(OffsetRecord(group, TopicPartition("t", partition), value))
 
 

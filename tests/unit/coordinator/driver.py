@@ -13,9 +13,9 @@ from typing import Any
 from anabranch.broker.coordinator import admin, expiry, join, membership, offsets, position_poll, sync
 from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.consumer_offsets_records import UnknownRecord, decode, encode
-from anabranch.broker.coordinator.deletions import Deletion
+from anabranch.broker.coordinator.deletions import PartitionDeletion
 from anabranch.broker.coordinator.durable import CoordinatorRecord, DurableState
-from anabranch.broker.coordinator.outcome import Now, Outcome, Turn, Write, is_committed
+from anabranch.broker.coordinator.outcome import CoordinatorOutcome, GroupWrite, Now, Turn, is_committed
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.consumer_group_position import (
@@ -79,7 +79,7 @@ class Driver:
     replies: dict[str, Any] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
     """The tokens in the order of their answers."""
-    in_flight: deque[Write] = field(default_factory=deque)
+    in_flight: deque[GroupWrite] = field(default_factory=deque)
     log: list[CoordinatorRecord] = field(default_factory=list)
     missing_topics: frozenset[str] = frozenset()
     merged: frozenset[tuple[str, int]] = frozenset()
@@ -101,7 +101,7 @@ class Driver:
     def turn(self) -> Turn:
         return Turn(self.shard, self.now)
 
-    def perform(self, out: Outcome) -> None:
+    def perform(self, out: CoordinatorOutcome) -> None:
         for token, response in out.replies:
             assert isinstance(token, str)
             assert token not in self.replies, f"{token} answered twice"
@@ -394,7 +394,11 @@ class Driver:
             expiry.expire_offsets(turn, group)
             self.perform(turn.out)
 
-    def remove_partitions(self, *partitions: tuple[str, int], deletion: Deletion = Deletion()) -> None:  # noqa: B008
+    def remove_partitions(
+        self,
+        *partitions: tuple[str, int],
+        deletion: PartitionDeletion = PartitionDeletion(),  # noqa: B008
+    ) -> None:
         for group in list(self.shard.groups.values()):
             turn = self.turn()
             expiry.remove_partitions(turn, group, {TopicPartition(*tp): deletion for tp in partitions})

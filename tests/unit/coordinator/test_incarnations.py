@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.broker.coordinator.deletions import Deletion
+from anabranch.broker.coordinator.deletions import PartitionDeletion
 from anabranch.protocol.errors import ErrorCode
 from tests.unit.coordinator.driver import Driver
 
@@ -214,18 +214,18 @@ def test_hole_20_a_report_of_an_earlier_incarnation_releases_no_waiting_member()
 def test_hole_20_a_removal_deletes_offsets_of_its_incarnation_and_earlier_ones() -> None:
     driver = knows(NOW)
     driver.commit({T0: 5})
-    driver.remove_partitions(T0, deletion=Deletion(OLD))
+    driver.remove_partitions(T0, deletion=PartitionDeletion(OLD))
     assert driver.committed(*T0) == 5, (
         "the partition was created again, and its offset committed, before the removal was reported"
     )
-    driver.remove_partitions(T0, deletion=Deletion(NOW))
+    driver.remove_partitions(T0, deletion=PartitionDeletion(NOW))
     assert driver.committed(*T0) is None
 
 
 def test_hole_20_a_pending_commit_for_a_later_incarnation_stays() -> None:
     driver = knows(NOW, auto_commit=False)
     driver.commit({T0: 5})
-    driver.remove_partitions(T0, deletion=Deletion(OLD))
+    driver.remove_partitions(T0, deletion=PartitionDeletion(OLD))
     driver.settle_all()
     assert driver.committed(*T0) == 5
 
@@ -233,7 +233,7 @@ def test_hole_20_a_pending_commit_for_a_later_incarnation_stays() -> None:
 def test_a_pending_commit_for_the_removed_incarnation_is_deleted() -> None:
     driver = knows(NOW, auto_commit=False)
     driver.commit({T0: 5})
-    driver.remove_partitions(T0, deletion=Deletion(NOW))
+    driver.remove_partitions(T0, deletion=PartitionDeletion(NOW))
     driver.settle_all()
     assert driver.committed(*T0) is None
 
@@ -241,11 +241,11 @@ def test_a_pending_commit_for_the_removed_incarnation_is_deleted() -> None:
 @pytest.mark.parametrize(
     ("deletion", "covered"),
     [
-        (Deletion(), {-1, OLD, NOW, NEXT}),  # of a controller that names no incarnation
-        (Deletion(NOW), {-1, OLD, NOW}),
-        (Deletion(NOW, is_created_anew=True), {OLD, NOW}),
-        (Deletion(is_created_anew=True), set()),
+        (PartitionDeletion(), {-1, OLD, NOW, NEXT}),  # of a controller that names no incarnation
+        (PartitionDeletion(NOW), {-1, OLD, NOW}),
+        (PartitionDeletion(NOW, is_created_anew=True), {OLD, NOW}),
+        (PartitionDeletion(is_created_anew=True), set()),
     ],
 )
-def test_a_deletion_covers_offsets_by_their_incarnation(deletion: Deletion, covered: set[int]) -> None:
+def test_a_deletion_covers_offsets_by_their_incarnation(deletion: PartitionDeletion, covered: set[int]) -> None:
     assert {incarnation for incarnation in (-1, OLD, NOW, NEXT) if deletion.covers(incarnation)} == covered

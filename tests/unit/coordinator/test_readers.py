@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from anabranch.broker.coordinator.counted import Counted, Creation
+from anabranch.broker.coordinator.counted import CountedGroups, Creation
 from anabranch.broker.deferred import Deferred
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.delete_groups import DeleteGroupsRequest
@@ -255,7 +255,7 @@ async def test_topics_that_no_leader_asks_for_any_more_are_forgotten(
     running: Running, autojump_clock: MockClock
 ) -> None:
     """No leader uses an answer that is older than the lease."""
-    counted = Counted()
+    counted = CountedGroups()
     counted.note_asked("a", 1_000, since_ms=0)
     counted.note_asked("b", 2_000, since_ms=0)
     assert counted.was_asked("b", 2_000) and not counted.was_asked("b", 2_001)

@@ -13,7 +13,7 @@ import trio.testing
 from anabranch.broker.coordinator import expiry
 from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.consumer_offsets_records import encode
-from anabranch.broker.coordinator.deletions import Deletion
+from anabranch.broker.coordinator.deletions import PartitionDeletion
 from anabranch.broker.coordinator.durable import GroupRecord, OffsetRecord
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.loader import read_state
@@ -431,7 +431,7 @@ async def test_a_deletion_visits_only_groups_that_committed_an_offset_of_the_top
     visited: list[str] = []
     remove = expiry.remove_partitions
 
-    def count(turn: Turn, group: Group, deleted: Mapping[TopicPartition, Deletion]) -> None:
+    def count(turn: Turn, group: Group, deleted: Mapping[TopicPartition, PartitionDeletion]) -> None:
         visited.append(group.group_id)
         remove(turn, group, deleted)
 

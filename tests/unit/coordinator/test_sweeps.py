@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from anabranch.broker.coordinator import expiry
 from anabranch.broker.coordinator.consumer_offsets_records import encode
-from anabranch.broker.coordinator.durable import OffsetAndMetadata, OffsetRecord
+from anabranch.broker.coordinator.durable import OffsetRecord, StoredOffset
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.outcome import Turn
 from anabranch.broker.log.slices import MAX_STEPS
@@ -28,7 +28,7 @@ COMMITTED_MS = WALL_START_MS - 7 * 24 * 3_600_000 + 60_000
 
 
 def committed(group: str) -> tuple[bytes, bytes | None]:
-    return encode(OffsetRecord(group, T0, OffsetAndMetadata(1, commit_timestamp_ms=COMMITTED_MS)))
+    return encode(OffsetRecord(group, T0, StoredOffset(1, commit_timestamp_ms=COMMITTED_MS)))
 
 
 async def delete_the_topic(running: Running) -> None:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from anabranch.demo.events import Event
-from anabranch.demo.hand_over import Flush, HandOver, Resize, hand_overs, percentiles
-from anabranch.demo.verify import Observed
+from anabranch.demo.hand_over import Flush, KeyHandOver, Resize, hand_overs, percentiles
+from anabranch.demo.verify import ObservedRecord
 
 MS = 1_000_000
 SPLIT = frozenset({(0, 4), (1, 5)})
 MERGE = frozenset({(4, 0), (5, 1)})
 
 
-def seen(at_ms: int, partition: int, sequence: int, key: str = "a", appended_ms: int = 0) -> Observed:
-    return Observed(at_ms * MS, partition, sequence, Event(sequence, 1, key, "M"), 0, appended_ms * MS)
+def seen(at_ms: int, partition: int, sequence: int, key: str = "a", appended_ms: int = 0) -> ObservedRecord:
+    return ObservedRecord(at_ms * MS, partition, sequence, Event(sequence, 1, key, "M"), 0, appended_ms * MS)
 
 
 def test_a_key_is_ready_when_the_flush_after_its_last_record_has_returned() -> None:
     observed = [seen(10, 1, 1), seen(30, 5, 2, appended_ms=15)]
     flushes = [Flush(5 * MS, 8 * MS, (1,)), Flush(12 * MS, 18 * MS, (0, 1)), Flush(25 * MS, 26 * MS, (1,))]
     (move,) = hand_overs(observed, flushes, [Resize(4 * MS, SPLIT)])
-    assert move == HandOver(0, "a", 1, 5, 18 * MS, 30 * MS, True)
+    assert move == KeyHandOver(0, "a", 1, 5, 18 * MS, 30 * MS, True)
     assert move.took_ns == 12 * MS
 
 
@@ -57,8 +57,8 @@ def test_a_record_delivered_again_is_no_move() -> None:
 
 
 def test_percentiles_count_only_the_moves_that_waited() -> None:
-    moves = [HandOver(0, str(n), 1, 5, 0, n * MS, waited=True) for n in range(1, 101)]
-    moves += [HandOver(0, "later", 1, 5, 0, 10**12, waited=False)]
+    moves = [KeyHandOver(0, str(n), 1, 5, 0, n * MS, waited=True) for n in range(1, 101)]
+    moves += [KeyHandOver(0, "later", 1, 5, 0, 10**12, waited=False)]
     found = percentiles(moves)
     assert (found.count, found.p50_ms, found.p99_ms) == (100, 51.0, 100.0)
     assert percentiles([]).p50_ms is None

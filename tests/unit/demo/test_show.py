@@ -14,7 +14,7 @@ from anabranch.cli.demo import has_screen, show, spark_text
 from anabranch.demo.hand_over import Percentiles
 from anabranch.demo.resizing import Done
 from anabranch.demo.run import DemoResult
-from anabranch.demo.verify import Verdict
+from anabranch.demo.verify import RunVerdict
 from anabranch.export.run import ExportReport
 
 SCREEN = (80, 25)
@@ -30,8 +30,8 @@ def shown(**parts: Any) -> list[str]:
     steps = [Done(before, after, 0, 0, 0.2, 2 if (before, after) == (9, 6) else None) for before, after in STEPS]
     result = DemoResult(
         **{
-            "verdict": Verdict(events=101_229, keys=10_101),
-            "control": Verdict(events=101_229, keys=10_101, out_of_order=122, wrong_states=23_574),
+            "verdict": RunVerdict(events=101_229, keys=10_101),
+            "control": RunVerdict(events=101_229, keys=10_101, out_of_order=122, wrong_states=23_574),
             "control_out_of_order_growing": 86,
             "steps": steps,
             "keys_moved": 20_123,
@@ -62,7 +62,7 @@ def test_the_result_fits_on_one_screen() -> None:
 
 
 def test_a_violation_on_either_side_is_shown_as_a_failure() -> None:
-    lines = shown(verdict=Verdict(events=3, keys=1, lost=1, examples=["lost: event 2"]))
+    lines = shown(verdict=RunVerdict(events=3, keys=1, lost=1, examples=["lost: event 2"]))
     assert "FAIL" in lines and "lost: event 2" in lines
     lines = shown(audit=audit(**{"crc": "violated", "key order": "passed"}))
     assert "FAIL" in lines and any(line.endswith("2 of 2 checks decided, 1 passed, violated: crc") for line in lines)

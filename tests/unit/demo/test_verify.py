@@ -8,21 +8,21 @@ import pytest
 
 from anabranch.demo.events import Event, event_of, load_events, share_of
 from anabranch.demo.states import SKIPPED, FileState, fold
-from anabranch.demo.verify import Acknowledged, Observed, Verdict, disordered, verify
+from anabranch.demo.verify import Acknowledged, ObservedRecord, RunVerdict, disordered, verify
 
 EVENTS = [Event(1, 100, "a", "A"), Event(2, 101, "b", "A"), Event(3, 102, "a", "M")]
 ACKS = [Acknowledged(1, 0, 0), Acknowledged(2, 1, 0), Acknowledged(3, 0, 1)]
 SEEN = [
-    Observed(10, 0, 0, EVENTS[0], 0, 9),
-    Observed(11, 1, 0, EVENTS[1], 0, 10),
-    Observed(12, 0, 1, EVENTS[2], 1, 11),
+    ObservedRecord(10, 0, 0, EVENTS[0], 0, 9),
+    ObservedRecord(11, 1, 0, EVENTS[1], 0, 10),
+    ObservedRecord(12, 0, 1, EVENTS[2], 1, 11),
 ]
 SAVED = fold(EVENTS)
 
 
 def test_a_clean_run_passes() -> None:
     verdict = verify(EVENTS, ACKS, SEEN, SAVED)
-    assert verdict == Verdict(events=3, keys=2)
+    assert verdict == RunVerdict(events=3, keys=2)
     assert verdict.passed
 
 
@@ -45,7 +45,7 @@ def test_a_run_without_events_does_not_pass() -> None:
         ([*SEEN[:2], SEEN[2]._replace(changes_known=SKIPPED)], "wrong_states", "wrong state: key 'a': event 3"),
     ],
 )
-def test_each_fault_of_a_record_is_counted_and_named(observed: list[Observed], field: str, text: str) -> None:
+def test_each_fault_of_a_record_is_counted_and_named(observed: list[ObservedRecord], field: str, text: str) -> None:
     verdict = verify(EVENTS, ACKS, observed, SAVED)
     assert (getattr(verdict, field), verdict.violations) == (1, 1)
     assert not verdict.passed

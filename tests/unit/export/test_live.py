@@ -15,7 +15,7 @@ from fastcrc import crc32
 
 from anabranch.audit.discovery import discover, replica_files
 from anabranch.audit.file_checks import wrong_files
-from anabranch.audit.manifest import EpochStart, Layout, OffsetRange
+from anabranch.audit.manifest import EpochStart, LayoutLine, OffsetRange
 from anabranch.command_error import CommandError
 from anabranch.export import live, segment_pieces
 from anabranch.export import run as export_run
@@ -154,7 +154,7 @@ def test_layouts_that_the_leader_missed_are_taken_from_the_others(cluster: Clust
     cluster.export()
     manifest = cluster.manifest()
     assert manifest.partitions[0].layouts == [
-        Layout(0, 4, 4, 0), Layout(3, 4, 6, 1), Layout(4, 4, 6, 1), Layout(5, 4, 9, 2)
+        LayoutLine(0, 4, 4, 0), LayoutLine(3, 4, 6, 1), LayoutLine(4, 4, 6, 1), LayoutLine(5, 4, 9, 2)
     ]  # fmt: skip
     assert (manifest.undeleted_partition_count, manifest.layout_version) == (9, 2)
 
@@ -165,14 +165,18 @@ def test_layouts_of_earlier_exports_are_kept(cluster: Cluster) -> None:
     cluster.replica(1).layouts("5 4 9 2")
     grow(cluster)
     cluster.export()
-    assert cluster.manifest().partitions[0].layouts == [Layout(0, 4, 4, 0), Layout(3, 4, 6, 1), Layout(5, 4, 9, 2)]
+    assert cluster.manifest().partitions[0].layouts == [
+        LayoutLine(0, 4, 4, 0),
+        LayoutLine(3, 4, 6, 1),
+        LayoutLine(5, 4, 9, 2),
+    ]
 
 
 def test_replicas_that_cannot_be_reached_are_left_out_of_the_layouts(cluster: Cluster) -> None:
     cluster.replica(1).layouts("0 4 4 0")
     cluster.live = (1, 3)
     cluster.export()
-    assert cluster.manifest().partitions[0].layouts == [Layout(0, 4, 4, 0)]
+    assert cluster.manifest().partitions[0].layouts == [LayoutLine(0, 4, 4, 0)]
 
 
 def test_replicas_that_contradict_each_other_are_an_error(cluster: Cluster) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from anabranch.broker.coordinator.consumer_offsets_records import decode, encode
-from anabranch.broker.coordinator.durable import OffsetAndMetadata, OffsetRecord
+from anabranch.broker.coordinator.durable import OffsetRecord, StoredOffset
 from anabranch.broker.log.cleaner import LogCleaner, group_segments
 from anabranch.broker.log.compaction import CleanedTransactions, KeyOffsets
 from anabranch.broker.log.current_logs import CurrentLogs
@@ -77,7 +77,7 @@ async def test_kip_915_compaction_keeps_records_of_a_newer_coordinator_unchanged
 
     This includes unknown tagged fields and unknown key types.
     """
-    record = OffsetRecord("g", TopicPartition("t", 0), OffsetAndMetadata(5, commit_timestamp_ms=START_MS))
+    record = OffsetRecord("g", TopicPartition("t", 0), StoredOffset(5, commit_timestamp_ms=START_MS))
     key, value = encode(record)
     assert value is not None and value.endswith(b"\x00"), "the value has no tagged fields yet"
     tagged = value[:-1] + b"\x01\x63\x02\xab\xcd"  # one tag, number 99, two bytes

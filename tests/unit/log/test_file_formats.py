@@ -10,9 +10,9 @@ import pytest
 
 from anabranch.broker.log.checkpoint_files import (
     MAX_FILE_BYTES,
+    LogIdentity,
     MalformedFileError,
     MetaProperties,
-    PartitionMetadata,
     decode_epochs,
     decode_meta_properties,
     decode_offsets,
@@ -92,11 +92,11 @@ def test_a_large_checkpoint_is_refused_unread(tmp_path: Path) -> None:
 def test_partition_metadata_has_kafkas_format_and_the_incarnation_in_a_third_line() -> None:
     topic_id = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
     kafka = b"version: 0\ntopic_id: ABEiM0RVZneImaq7zN3u_w\n"
-    assert encode_partition_metadata(PartitionMetadata(topic_id)) == kafka
-    assert decode_partition_metadata("p", kafka) == PartitionMetadata(topic_id, -1)
+    assert encode_partition_metadata(LogIdentity(topic_id)) == kafka
+    assert decode_partition_metadata("p", kafka) == LogIdentity(topic_id, -1)
     ours = kafka + b"incarnation: 4294967305\n"
-    assert encode_partition_metadata(PartitionMetadata(topic_id, 4294967305)) == ours
-    assert decode_partition_metadata("p", ours) == PartitionMetadata(topic_id, 4294967305)
+    assert encode_partition_metadata(LogIdentity(topic_id, 4294967305)) == ours
+    assert decode_partition_metadata("p", ours) == LogIdentity(topic_id, 4294967305)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import Env
-from anabranch.runtime.real_trio import RealNetwork
+from anabranch.runtime.real_trio import TrioNetwork
 from sim.storage import SimDisk
 from tests.support.log.log_fixture import TOPIC_ID, LogFixture, ManualClock, batch, values
 
@@ -81,7 +81,7 @@ async def test_only_errors_for_lack_of_space_descriptors_or_memory_are_temporary
 async def test_a_full_log_dir_is_noticed_and_used_again_when_there_is_room(autojump_clock: object) -> None:
     clock = ManualClock()
     disk = SimDisk(random.Random(0), clock=clock, capacity_bytes=200_000)
-    env = Env(clock, RealNetwork(), random.Random(0), disk.mount())
+    env = Env(clock, TrioNetwork(), random.Random(0), disk.mount())
     background = Background(clock)
     manager = LogManager(LogManagerConfig(1, "c", ("/d",)), env, background)
     notified: list[bool] = []
@@ -132,7 +132,7 @@ async def test_a_new_log_is_created_in_a_log_dir_with_room() -> None:
     clock = ManualClock()
     disk = SimDisk(random.Random(0), clock=clock)
     manager = LogManager(
-        LogManagerConfig(1, "c", ("/d", "/e")), Env(clock, RealNetwork(), random.Random(0), disk.mount())
+        LogManagerConfig(1, "c", ("/d", "/e")), Env(clock, TrioNetwork(), random.Random(0), disk.mount())
     )
     await manager.start()
     first = manager.create(A, TOPIC_ID, 7)

@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from anabranch.broker.log import directory_loader, partition_log
-from anabranch.broker.log.checkpoint_files import PartitionMetadata
+from anabranch.broker.log.checkpoint_files import LogIdentity
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
 from anabranch.broker.log.partition_log import PartitionLog
@@ -25,7 +25,7 @@ from anabranch.broker.log.snapshot_files import SnapshotFiles
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
-from anabranch.runtime.real_trio import RealClock as LoopClock
+from anabranch.runtime.real_trio import TrioClock as LoopClock
 from anabranch.zk_schemas.broker_keys import BrokerKeys
 from sim.network import SimFabric
 from sim.storage import SimDisk
@@ -78,7 +78,7 @@ async def test_logs_are_found_again_after_a_shutdown(log_fixture: LogFixture) ->
     )
     found = again.get(B)
     assert found is not None and found.config.retention_ms == 3
-    assert found.identity.metadata == PartitionMetadata(TOPIC_ID, 7)
+    assert found.identity.metadata == LogIdentity(TOPIC_ID, 7)
     assert (found.high_watermark, len(values(found))) == (1, 1)
     again.close_at_once()
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from anabranch.broker.log.checkpoint_files import PartitionMetadata
+from anabranch.broker.log.checkpoint_files import LogIdentity
 from anabranch.broker.log.layout_history import LayoutEntry
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
@@ -103,7 +103,7 @@ async def test_an_identity_that_is_assigned_during_a_move_is_kept(
     log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the new identity were lost, the broker would replace the log when the controller sends the new topic id."""
-    identity, flush = PartitionMetadata(uuid.UUID(int=8), 7), PartitionLog.flush
+    identity, flush = LogIdentity(uuid.UUID(int=8), 7), PartitionLog.flush
     async with running(log_fixture) as manager:
         before = log_of(manager)
 

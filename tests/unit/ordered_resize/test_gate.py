@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.ordered_resize import gate as gates
 from anabranch.ordered_resize.facts import Lineage
-from anabranch.ordered_resize.gate import MOVES, Ask, Gate, GateState, Question
+from anabranch.ordered_resize.gate import MOVES, Gate, GateState, Question, QuestionKind
 from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH, Loaded
 from anabranch.protocol.transitions import IllegalTransitionError
 from anabranch.zk_schemas.partition_state import LineageEntry as Entry
@@ -41,7 +41,7 @@ def test_every_gate_transition_except_waiting_to_open_is_in_the_table() -> None:
 
 def test_a_gate_is_unknown_until_the_lineage_is_as_new_as_the_batch(gate: Gate) -> None:
     assert gate.look(1, 3) is UNKNOWN
-    assert gate.questions(1, 3) == [Question(Ask.LINEAGE, 1, 3)]
+    assert gate.questions(1, 3) == [Question(QuestionKind.LINEAGE, 1, 3)]
     gate.facts.on_lineage(1, Lineage(2, -1, ()))
     assert gate.look(1, 3) is UNKNOWN
     gate.facts.on_lineage(1, Lineage(3, -1, ()))
@@ -51,16 +51,16 @@ def test_a_gate_is_unknown_until_the_lineage_is_as_new_as_the_batch(gate: Gate) 
 
 def test_a_waiting_gate_asks_lineage_then_end_and_position_then_log_start(gate: Gate) -> None:
     assert gate.look(1, 0) is WAITING
-    assert gate.questions(1, 0) == [Question(Ask.LINEAGE, 0, 0)]
+    assert gate.questions(1, 0) == [Question(QuestionKind.LINEAGE, 0, 0)]
     gate.facts.on_lineage(0, Lineage(1))
-    assert gate.questions(1, 0) == [Question(Ask.POSITION, 0), Question(Ask.END, 0, 0)]
+    assert gate.questions(1, 0) == [Question(QuestionKind.POSITION, 0), Question(QuestionKind.END, 0, 0)]
     gate.facts.on_end(0, 0, 100)
     gate.facts.on_position(0, 40)
-    assert gate.questions(1, 0) == [Question(Ask.POSITION, 0)]
+    assert gate.questions(1, 0) == [Question(QuestionKind.POSITION, 0)]
     gate.facts.on_owner(0, is_owned=False)
-    assert gate.questions(1, 0) == [Question(Ask.POSITION, 0), Question(Ask.LOG_START, 0)]
+    assert gate.questions(1, 0) == [Question(QuestionKind.POSITION, 0), Question(QuestionKind.LOG_START, 0)]
     gate.facts.on_missing(0)
-    assert Question(Ask.LINEAGE, 0, 0) in gate.questions(1, 0)
+    assert Question(QuestionKind.LINEAGE, 0, 0) in gate.questions(1, 0)
     gate.facts.on_position(0, 100)
     assert gate.look(1, 0) is DUE
 
@@ -116,11 +116,11 @@ def test_a_position_that_was_lowered_unseen_requires_another_load(
 def test_only_the_end_of_the_highest_epoch_is_asked_first(gate: Gate) -> None:
     gate.facts.on_lineage(1, Lineage(2, -1, (Entry(0, {0: 0}), Entry(2, {0: 4}))))
     gate.facts.on_lineage(0, Lineage(5))
-    assert Question(Ask.END, 0, 4) in gate.questions(1, 0)
-    assert Question(Ask.END, 0, 0) not in gate.questions(1, 0)
+    assert Question(QuestionKind.END, 0, 4) in gate.questions(1, 0)
+    assert Question(QuestionKind.END, 0, 0) not in gate.questions(1, 0)
     gate.facts.on_end(0, 4, 300)
     gate.facts.on_position(0, 200)
-    assert Question(Ask.END, 0, 0) in gate.questions(1, 0)
+    assert Question(QuestionKind.END, 0, 0) in gate.questions(1, 0)
 
 
 def test_a_gate_is_due_until_the_load_returned(gate: Gate) -> None:

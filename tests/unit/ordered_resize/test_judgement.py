@@ -12,7 +12,7 @@ import pytest
 
 from anabranch.ordered_resize import next_step
 from anabranch.ordered_resize.judgement import (
-    Limits,
+    ResizeLimits,
     Setting,
     VerdictKind,
     advice,
@@ -24,7 +24,7 @@ from anabranch.ordered_resize.judgement import (
 from anabranch.ordered_resize.marked import LOSS_KEY, Marked
 from anabranch.ordered_resize.next_step import STEPS, Phase
 from anabranch.protocol.errors import ErrorCode
-from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry
+from anabranch.zk_schemas.partition_state import Before, LineageEntry, PartitionLayout
 from anabranch.zk_schemas.topic import LAYOUT_FIELDS, TopicZnode
 from tests.support.resize.resized_topic import Topic
 
@@ -60,7 +60,7 @@ def topic() -> Topic:
         (3, {"marked": Marked.FOR_EVER}, POLICY, "The topic's records never expire"),
         (
             3,
-            {"limits": Limits(max_state_bytes=100)},
+            {"limits": ResizeLimits(max_state_bytes=100)},
             INVALID,
             r"The znode of partition \d .* more than 100 \(partition.state",
         ),
@@ -338,18 +338,21 @@ def state(topic: Topic, p: int, **changes: Any) -> None:
             "partition 4: it has leader epoch 0, but by last_leader_epochs",
         ),
         (
-            lambda t: state(t, 1, layout=Layout(1, 2)),
+            lambda t: state(t, 1, layout=PartitionLayout(1, 2)),
             "partition 1: layout is 1 partitions in version 2, fewer than the 2",
         ),
         (
-            lambda t: state(t, 1, layout=Layout(4, 3)),
+            lambda t: state(t, 1, layout=PartitionLayout(4, 3)),
             "partition 1: layout is 4 partitions in version 3, not the topic's",
         ),
         (
             lambda t: state(t, 1, before=None),
             "partition 1: before is nothing, though the resize began with 6 partitions",
         ),
-        (lambda t: state(t, 1, before=Before(Layout(5, 1), 1)), "partition 1: before is 5 partitions in version 1"),
+        (
+            lambda t: state(t, 1, before=Before(PartitionLayout(5, 1), 1)),
+            "partition 1: before is 5 partitions in version 1",
+        ),
         (
             lambda t: state(t, 1, lineage=(LineageEntry(1, {1: 0}),)),
             "lineage of partition 1: from leader epoch 1 on it names",
@@ -381,13 +384,22 @@ def test_a_contradictory_topic_is_frozen_with_a_reason(topic: Topic, edit: Any, 
 @pytest.mark.parametrize(
     ("edit", "why"),
     [
-        (lambda t: state(t, 1, layout=Layout(4, 9)), "partition 1: layout is 4 partitions in version 9, newer than"),
         (
-            lambda t: state(t, 1, layout=Layout(5, 4)),
+            lambda t: state(t, 1, layout=PartitionLayout(4, 9)),
+            "partition 1: layout is 4 partitions in version 9, newer than",
+        ),
+        (
+            lambda t: state(t, 1, layout=PartitionLayout(5, 4)),
             "partition 1: layout is 5 partitions in version 4, but the topic's layout",
         ),
-        (lambda t: state(t, 1, layout=Layout(4, 1)), "partition 1: layout is 4 partitions in version 1, too old for"),
-        (lambda t: state(t, 5, layout=Layout(6, 1)), "partition 5: layout (6 partitions in version 1) counts the"),
+        (
+            lambda t: state(t, 1, layout=PartitionLayout(4, 1)),
+            "partition 1: layout is 4 partitions in version 1, too old for",
+        ),
+        (
+            lambda t: state(t, 5, layout=PartitionLayout(6, 1)),
+            "partition 5: layout (6 partitions in version 1) counts the",
+        ),
     ],
 )
 def test_a_contradictory_topic_is_frozen_while_its_resize_is_taken_back(topic: Topic, edit: Any, why: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.ordered_resize.layout import Layout, moves
-from anabranch.zk_schemas.partition_state import Layout as StoredLayout
+from anabranch.zk_schemas.partition_state import PartitionLayout as StoredLayout
 from anabranch.zk_schemas.topic import TopicZnode
 from anabranch.zk_schemas.znode import NO_ID
 

@@ -11,7 +11,7 @@ from anabranch.ordered_resize import next_step
 from anabranch.ordered_resize.next_step import MAX_TOGETHER, STEPS, Phase
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.sentinels import LEADER_DURING_DELETE, NO_LEADER
-from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
+from anabranch.zk_schemas.partition_state import Before, LineageEntry, PartitionLayout, PartitionState
 from tests.support.resize.resized_topic import NEXT_ID, Topic
 
 
@@ -25,20 +25,22 @@ def test_the_example_of_the_design_is_carried_out() -> None:
     assert (t.topic.undeleted_partition_count, t.topic.previous_undeleted_partition_count) == (6, 4)
     assert t.topic.layout_version == 1 and t.topic.partitions[5] == [2, 1]
     t.carry_out()
-    assert t.layout(1) == (1, Layout(6, 1), Before(Layout(4, 0), 0))
-    assert t.layout(5) == (0, Layout(6, 1), None) and t.states[5].lineage == (entry(0, {1: 0}),)
+    assert t.layout(1) == (1, PartitionLayout(6, 1), Before(PartitionLayout(4, 0), 0))
+    assert t.layout(5) == (0, PartitionLayout(6, 1), None) and t.states[5].lineage == (entry(0, {1: 0}),)
     assert (t.states[5].leader, t.states[5].isr) == (2, [2, 1])
 
     t.ask(4)
     t.carry_out()
-    assert t.layout(1) == (2, Layout(4, 2), Before(Layout(6, 1), 1)) and t.states[1].lineage == (entry(2, {5: 0}),)
-    assert t.layout(5) == (1, Layout(4, 2), Before(Layout(6, 1), 0))
-    assert t.states[2].lineage == () and t.states[2].layout == Layout(4, 2)
+    assert t.layout(1) == (2, PartitionLayout(4, 2), Before(PartitionLayout(6, 1), 1)) and t.states[1].lineage == (
+        entry(2, {5: 0}),
+    )
+    assert t.layout(5) == (1, PartitionLayout(4, 2), Before(PartitionLayout(6, 1), 0))
+    assert t.states[2].lineage == () and t.states[2].layout == PartitionLayout(4, 2)
 
     t.ask(8)
     t.carry_out()
-    assert t.layout(1) == (3, Layout(8, 3), Before(Layout(4, 2), 2))
-    assert t.layout(5) == (2, Layout(8, 3), Before(Layout(4, 2), 1))
+    assert t.layout(1) == (3, PartitionLayout(8, 3), Before(PartitionLayout(4, 2), 2))
+    assert t.layout(5) == (2, PartitionLayout(8, 3), Before(PartitionLayout(4, 2), 1))
     assert t.states[5].lineage == (entry(0, {1: 0}), entry(2, {1: 2}))
     assert t.states[7].lineage == (entry(0, {3: 2}),)
 
@@ -95,7 +97,7 @@ def test_a_second_shrink_while_the_first_drains_keeps_the_first_lineage_entries(
     t.carry_out()
     assert {p: t.states[p].lineage for p in (2, 3, 6, 7)} == first
     assert (t.states[0].lineage, t.states[1].lineage) == ((entry(3, {4: 1}),), (entry(3, {5: 1}),))
-    assert t.states[6].layout == t.states[7].layout == Layout(6, 2)
+    assert t.states[6].layout == t.states[7].layout == PartitionLayout(6, 2)
     t.carry_out(drained=range(4, 8), deleted=dict.fromkeys(range(4, 8), 40))
     assert t.topic.last_leader_epochs == {4: 2, 5: 2, 6: 1, 7: 1}
 
@@ -164,7 +166,7 @@ def test_a_bump_keeps_leader_and_unknown_fields_and_raises_only_its_epoch() -> N
     (step,) = next_step.next_steps(t.snapshot())
     bumped = step.states[0]
     assert (bumped.leader, bumped.isr, bumped.leader_epoch, bumped.controller_epoch) == (NO_LEADER, [2], 6, 4)
-    assert bumped.extra == {"theirs": 1} and bumped.before == Before(Layout(1, 0), 5)
+    assert bumped.extra == {"theirs": 1} and bumped.before == Before(PartitionLayout(1, 0), 5)
 
 
 def test_each_entry_has_the_time_of_its_write_for_as_long_as_it_is_there() -> None:
@@ -230,7 +232,7 @@ def test_a_resize_is_taken_back_until_a_gainer_is_bumped() -> None:
     assert (t.topic.undeleted_partition_count, t.topic.previous_undeleted_partition_count) == (2, 2)
     assert t.topic.layout_version == 2 and sorted(t.topic.partitions) == [0, 1]
     t.carry_out()
-    assert t.states[0].layout == t.states[1].layout == Layout(2, 2)
+    assert t.states[0].layout == t.states[1].layout == PartitionLayout(2, 2)
     assert not t.states[0].lineage and 2 not in t.states
 
     t.ask(4)
@@ -248,7 +250,7 @@ def test_a_cancel_keeps_the_partitions_that_drain() -> None:
     t.ask(2)
     assert t.topic.layout_version == 4 and sorted(t.topic.partitions) == [0, 1, 2, 3]
     t.carry_out()
-    assert t.states[2].layout == Layout(2, 2)  # still closed by the shrink
+    assert t.states[2].layout == PartitionLayout(2, 2)  # still closed by the shrink
 
 
 def drained(parts: int, **given: Collection[int]) -> list[int]:
@@ -285,7 +287,7 @@ def test_nothing_is_removed_before_every_gainer_is_bumped() -> None:
     for count in (6, 4):
         t.ask(count)
         t.carry_out(silent=[4] if count == 4 else [])
-    assert (t.states[0].layout, t.states[1].layout) == (Layout(6, 1), Layout(4, 2))
+    assert (t.states[0].layout, t.states[1].layout) == (PartitionLayout(6, 1), PartitionLayout(4, 2))
     assert next_step.next_steps(t.snapshot(silent=[4], drained=[5])) == []
     t.carry_out()
     assert (t.states[0].lineage, t.states[1].lineage) == ((entry(2, {4: 0}),), (entry(2, {5: 0}),))

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from anabranch.protocol.generate import table_modules, tables
-from anabranch.protocol.schema import LATEST, Field, Message, Versions, field
+from anabranch.protocol.schema import LATEST, Field, MessageSchema, Versions, field
 
 STORED = {
     "OffsetCommitKey": ["versions 0-1", "group string 0+", "topic string 0+", "partition int32 0+"],
@@ -64,7 +64,7 @@ CLIENTS = {"ConsumerProtocolSubscription", "ConsumerProtocolAssignment", "Sticky
 """Messages between members of a group. A coordinator stores the messages as bytes and does not read them."""
 
 
-def stored() -> dict[str, Message]:
+def stored() -> dict[str, MessageSchema]:
     """Return each table that is neither a request nor a response, by name."""
     found = (table for module in table_modules() for table in tables(module).values())
     return {table.name: table for table in found if table.api_key == -1 and table.name not in CLIENTS}
@@ -88,13 +88,13 @@ def described(path: str, one: Field) -> str:
     return f"{path} {one.type} {shown(one.versions)}{nullable}"
 
 
-def untagged(table: Message) -> list[str]:
+def untagged(table: MessageSchema) -> list[str]:
     flexible = f", flexible {shown(table.flexible)}" if table.flexible.first <= table.flexible.last else ""
     rows = [described(path, one) for path, one in fields(table.fields) if one.tag is None]
     return [f"versions {shown(table.versions)}{flexible}", *rows]
 
 
-def misuses_of_tags(table: Message) -> list[str]:
+def misuses_of_tags(table: MessageSchema) -> list[str]:
     """Return tagged fields that are not registered, or that an older reader cannot skip."""
     tagged = [(path, one) for path, one in fields(table.fields) if one.tag is not None]
     known = TAGS.get(table.name, {})
@@ -105,7 +105,7 @@ def misuses_of_tags(table: Message) -> list[str]:
     ]
 
 
-def incompatible(table: Message) -> bool:
+def incompatible(table: MessageSchema) -> bool:
     """Whether a reader of an earlier release misreads the record."""
     return untagged(table) != STORED[table.name] or bool(misuses_of_tags(table))
 
@@ -134,11 +134,11 @@ def test_kip_915_the_module_of_a_stored_schema_states_that_its_version_stays() -
     assert [module for module, text in docs.items() if "No higher versions will follow" not in text] == []
 
 
-def with_field(table: Message, added: Field) -> Message:
+def with_field(table: MessageSchema, added: Field) -> MessageSchema:
     return replace(table, fields=(*table.fields, added))
 
 
-def with_member_field(table: Message, added: Field) -> Message:
+def with_member_field(table: MessageSchema, added: Field) -> MessageSchema:
     *rest, members = table.fields
     return replace(table, fields=(*rest, replace(members, fields=(*members.fields, added))))
 
@@ -168,7 +168,9 @@ def with_member_field(table: Message, added: Field) -> Message:
         "flexible from an earlier version",
     ],
 )
-def test_kip_915_a_change_that_earlier_releases_misread_is_refused(change: Callable[[Message], Message]) -> None:
+def test_kip_915_a_change_that_earlier_releases_misread_is_refused(
+    change: Callable[[MessageSchema], MessageSchema],
+) -> None:
     table = stored()["GroupMetadataValue"]
     assert not incompatible(table)
     assert incompatible(change(table))

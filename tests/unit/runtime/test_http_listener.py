@@ -13,9 +13,9 @@ import trio.testing
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import Listener, Network
 from anabranch.runtime.http_limits import HttpLimits
-from anabranch.runtime.http_listener import METRICS, Answer, HttpListener, json_answer, metrics_handler
+from anabranch.runtime.http_listener import METRICS, HttpAnswer, HttpListener, json_answer, metrics_handler
 from anabranch.runtime.metrics import Counter, Gauge, Metrics
-from anabranch.runtime.real_trio import RealNetwork
+from anabranch.runtime.real_trio import TrioNetwork
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 pytestmark = pytest.mark.trio
@@ -29,7 +29,7 @@ def numbers() -> Metrics:
     return metrics
 
 
-async def echo(query: str) -> Answer:
+async def echo(query: str) -> HttpAnswer:
     return json_answer(503, {"query": query})
 
 
@@ -38,7 +38,7 @@ async def listening(
     host: str = "127.0.0.1", network: Network | None = None, limits: HttpLimits | None = None
 ) -> AsyncIterator[HttpListener]:
     handlers = {METRICS: metrics_handler(numbers()), "/echo": echo}
-    listener = HttpListener(network or RealNetwork(), f"{host}:0", handlers, Background(propagate_bugs=True), limits)
+    listener = HttpListener(network or TrioNetwork(), f"{host}:0", handlers, Background(propagate_bugs=True), limits)
     await listener.listen()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listener.run)

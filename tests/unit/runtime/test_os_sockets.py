@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from anabranch.runtime.os_sockets import SocketListener, SocketNetwork, SocketStream, format_address
-from anabranch.runtime.real_trio import TRIO_WAITS, RealNetwork
+from anabranch.runtime.real_trio import TRIO_WAITS, TrioNetwork
 
 HOST = "127.0.0.1"
 
@@ -23,7 +23,7 @@ def test_addresses_are_written_as_host_and_port() -> None:
 
 @pytest.mark.trio
 async def test_small_writes_are_not_delayed() -> None:
-    network = RealNetwork()
+    network = TrioNetwork()
     listener = await network.listen(HOST, 0)
     client = await network.connect(HOST, listener.port)
     server = await listener.accept()
@@ -36,7 +36,7 @@ async def test_small_writes_are_not_delayed() -> None:
 
 @pytest.mark.trio
 async def test_the_addresses_of_a_host_are_tried_one_after_the_other() -> None:
-    listener = await RealNetwork().listen(HOST, 0)
+    listener = await TrioNetwork().listen(HOST, 0)
 
     async def resolve(_host: str, port: int, _passive: bool) -> Any:
         return [
@@ -141,7 +141,7 @@ async def test_a_listener_continues_after_a_lack_of_descriptors() -> None:
     sock.listen()
     short = OutOfDescriptors(sock, failures=3)
     listener = SocketListener(short, dataclasses.replace(TRIO_WAITS, sleep=pause))  # type: ignore[arg-type]
-    client = await RealNetwork().connect(HOST, listener.port)
+    client = await TrioNetwork().connect(HOST, listener.port)
     with trio.fail_after(5):
         server = await listener.accept()
     assert (short.failures, len(pauses)) == (0, 3)
@@ -153,7 +153,7 @@ async def test_a_listener_continues_after_a_lack_of_descriptors() -> None:
 @pytest.mark.trio
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system has no such options")
 async def test_a_silent_peer_ends_a_connection_after_the_keep_alive_time() -> None:
-    network = RealNetwork(keep_alive_s=20)
+    network = TrioNetwork(keep_alive_s=20)
     listener = await network.listen(HOST, 0)
     made = await network.connect(HOST, listener.port)
     taken = await listener.accept()

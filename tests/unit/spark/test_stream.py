@@ -14,7 +14,7 @@ from anabranch.protocol.stream_offsets import CheckpointError, DataLossError
 from anabranch.protocol.types import TopicPartition
 from anabranch.spark.looks import MissingTopicError
 from anabranch.spark.options import OptionError, Use, read_options
-from anabranch.spark.stream import StalledError, Stream
+from anabranch.spark.stream import QueryStream, StalledError
 from tests.unit.spark.fake_reader import FakeReader
 
 Json = Mapping[str, Any]
@@ -31,7 +31,7 @@ class Query:
         self.restart()
 
     def restart(self) -> None:
-        self.stream = Stream(self.reader, read_options(self._given, Use.STREAM))  # type: ignore[arg-type]
+        self.stream = QueryStream(self.reader, read_options(self._given, Use.STREAM))  # type: ignore[arg-type]
 
     def initial(self) -> Json:
         return as_stored(anyio.run(self.stream.initial))

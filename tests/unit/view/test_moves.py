@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.protocol.key_placement import place
-from anabranch.view.moves import Move, key_share, moves, percent, split_tree, unordered_share
+from anabranch.view.moves import KeyMove, key_share, moves, percent, split_tree, unordered_share
 
 
 def test_four_to_six_partitions_and_back_move_a_quarter_of_the_keys() -> None:
-    assert moves(4, 4, 6) == [Move(0, 4, Fraction(1, 8)), Move(1, 5, Fraction(1, 8))]
-    assert moves(4, 6, 4) == [Move(4, 0, Fraction(1, 8)), Move(5, 1, Fraction(1, 8))]
+    assert moves(4, 4, 6) == [KeyMove(0, 4, Fraction(1, 8)), KeyMove(1, 5, Fraction(1, 8))]
+    assert moves(4, 6, 4) == [KeyMove(4, 0, Fraction(1, 8)), KeyMove(5, 1, Fraction(1, 8))]
     assert percent(sum((move.share for move in moves(4, 4, 6)), Fraction(0))) == "25.0 %"
 
 

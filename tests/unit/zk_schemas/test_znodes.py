@@ -20,7 +20,7 @@ from anabranch.zk_schemas.controller import ControllerZnode, decode_controller_e
 from anabranch.zk_schemas.delete_topic import DeleteTopic
 from anabranch.zk_schemas.features import Features, FeaturesStatus, FinalizedFeature
 from anabranch.zk_schemas.first_leader_epoch import FirstLeaderEpoch
-from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
+from anabranch.zk_schemas.partition_state import Before, LineageEntry, PartitionLayout, PartitionState
 from anabranch.zk_schemas.producer_id_block import ProducerIdBlock
 from anabranch.zk_schemas.topic import LAYOUT_FIELDS, TopicZnode
 from anabranch.zk_schemas.znode import NO_ID, MalformedZnodeError, format_id, parse_id
@@ -44,16 +44,16 @@ EXAMPLES: list[Any] = [
         last_offsets={2: 40},
         adding_replicas={0: [2]},
     ),
-    PartitionState(4, 1, 2, [1, 2], Layout(6, 1), initial_partition_count=4),
+    PartitionState(4, 1, 2, [1, 2], PartitionLayout(6, 1), initial_partition_count=4),
     PartitionState(1, LEADER_DURING_DELETE, -1, []),
     PartitionState(
         4,
         1,
         7,
         [1],
-        Layout(4, 4),
+        PartitionLayout(4, 4),
         initial_partition_count=4,
-        before=Before(Layout(6, 3), 6),
+        before=Before(PartitionLayout(6, 3), 6),
         lineage=(LineageEntry(2, {5: 0}), LineageEntry(7, {4: 3, 5: 3})),
         lineage_times={7: 1_795_243_935_112},
         floor=1,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from anabranch.broker.replication.delayed_delete import DelayedDelete, Deleted, Deletion
+from anabranch.broker.replication.delayed_delete import DelayedDelete, Deleted, RecordDeletion
 from anabranch.broker.replication.purgatory import Purgatory
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.delete_records import DeleteRecordsResponse
@@ -19,10 +19,10 @@ def partition(low_watermark: int) -> Any:
 
 def test_each_deletion_has_its_own_outcome_and_the_response_is_made_once() -> None:
     reached, lost, late = partition(5), partition(0), partition(0)
-    deletions = [Deletion(one, 5) for one in (reached, lost, late)]
-    made: list[Mapping[Deletion, Deleted]] = []
+    deletions = [RecordDeletion(one, 5) for one in (reached, lost, late)]
+    made: list[Mapping[RecordDeletion, Deleted]] = []
 
-    def respond(outcomes: Mapping[Deletion, Deleted]) -> DeleteRecordsResponse:
+    def respond(outcomes: Mapping[RecordDeletion, Deleted]) -> DeleteRecordsResponse:
         made.append(outcomes)
         return DeleteRecordsResponse()
 
@@ -50,7 +50,7 @@ def test_a_partition_that_is_named_twice_is_watched_until_both_deletions_are_ove
     answer = DelayedDelete.park(
         purgatory := Purgatory(SimClock()),
         1.0,
-        [Deletion(one, 10), Deletion(one, 20)],
+        [RecordDeletion(one, 10), RecordDeletion(one, 20)],
         lambda _: DeleteRecordsResponse(),
     )
     [operation] = purgatory.waiting()

@@ -27,7 +27,7 @@ from anabranch.protocol.generated.list_offsets import (
 )
 from anabranch.protocol.records import iter_batches
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.real_trio import RealNetwork
+from anabranch.runtime.real_trio import TrioNetwork
 from sim.clock import SimClock
 from tests.support.broker.replica_cluster import KEY, ReplicaCluster
 from tests.support.log.log_fixture import batch, read_all
@@ -42,7 +42,7 @@ async def test_a_new_fetcher_syncs_records_that_an_earlier_fetcher_appended() ->
     cluster.elect(1, 0, [1, 2])
     cluster.append(1, b"a")
     cluster.catch_up(1, 2)  # an earlier fetcher appended the record and did not sync it
-    fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, RealNetwork(), lambda: None, lambda: 1, cluster.throttle)
+    fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, TrioNetwork(), lambda: None, lambda: 1, cluster.throttle)
     fetcher.follow(cluster[2].partition)
     unsynced = fetcher.unsynced()
     assert [one.partition.key for one in unsynced] == [KEY]
@@ -68,7 +68,7 @@ def truncated_follower(seed: int = 1) -> ReplicaCluster:
 
 def unsynced_by(cluster: ReplicaCluster) -> tuple[ReplicaFetcher, list[TopicPartition]]:
     """Return a fetcher of replica 2, and the partitions that the fetcher syncs before its first fetch."""
-    fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, RealNetwork(), lambda: None, lambda: 1, cluster.throttle)
+    fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, TrioNetwork(), lambda: None, lambda: 1, cluster.throttle)
     fetcher.follow(cluster[2].partition)
     return fetcher, [one.partition.key for one in fetcher.unsynced()]
 
@@ -130,7 +130,7 @@ async def test_a_new_leader_epoch_is_followed_while_the_leader_holds_a_fetch() -
     cluster = ReplicaCluster()
     cluster.elect(1, 0, [1, 2])
     config = FetcherConfig(2, 1 << 20, 1, 1 << 20, 3_600_000, 1.0, 30.0, flushes=False)
-    fetcher = ReplicaFetcher(1, config, cluster.clock, RealNetwork(), lambda: None, lambda: 1, cluster.throttle)
+    fetcher = ReplicaFetcher(1, config, cluster.clock, TrioNetwork(), lambda: None, lambda: 1, cluster.throttle)
     leader: Any = Leader()
     fetcher.follow(cluster[2].partition)
     async with trio.open_nursery() as nursery:
@@ -160,7 +160,7 @@ def test_a_partition_in_a_full_log_dir_is_not_fetched_until_there_is_room() -> N
     cluster.elect(1, 0, [1, 3])
     log = cluster[2].log
     log.is_full = True
-    fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, RealNetwork(), lambda: None, lambda: 1, cluster.throttle)
+    fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, TrioNetwork(), lambda: None, lambda: 1, cluster.throttle)
     fetcher.follow(cluster[2].partition)
     assert fetcher._plan.is_empty and list(fetcher._waiting) == [KEY]
     assert fetcher._resume_waiting() == cluster.clock.seconds + FULL_RETRY_S
@@ -175,7 +175,7 @@ def test_a_partition_in_a_full_log_dir_is_not_fetched_until_there_is_room() -> N
 
 
 async def flush_fails(cluster: ReplicaCluster, number: int) -> ReplicaFetcher:
-    fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, RealNetwork(), lambda: None, lambda: 1, cluster.throttle)
+    fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, TrioNetwork(), lambda: None, lambda: 1, cluster.throttle)
     fetcher.follow(cluster[2].partition)
     (followed,) = fetcher.unsynced()
 
@@ -215,7 +215,7 @@ def large_answer(cluster: ReplicaCluster, batches: int) -> Any:
 
 
 def following(cluster: ReplicaCluster) -> ReplicaFetcher:
-    fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, RealNetwork(), lambda: None, lambda: 1, cluster.throttle)
+    fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, TrioNetwork(), lambda: None, lambda: 1, cluster.throttle)
     fetcher.follow(cluster[2].partition)
     fetcher._plan.request(fetcher._followed, CONFIG, 1, 0)
     return fetcher
@@ -334,7 +334,7 @@ async def test_a_follower_without_room_says_so_before_it_waits() -> None:
     cluster = ReplicaCluster()
     cluster.elect(1, 0, [1, 2])
     cluster[2].log.is_full = True
-    fetcher = ReplicaFetcher(1, CONFIG, SimClock(), RealNetwork(), lambda: None, lambda: 1, cluster.throttle)
+    fetcher = ReplicaFetcher(1, CONFIG, SimClock(), TrioNetwork(), lambda: None, lambda: 1, cluster.throttle)
     fetcher.follow(cluster[2].partition)
     asked: list[ListOffsetsRequest] = []
 

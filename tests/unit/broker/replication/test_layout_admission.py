@@ -19,7 +19,7 @@ from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import TopicPartition
-from anabranch.zk_schemas.partition_state import Layout as StoredLayout
+from anabranch.zk_schemas.partition_state import PartitionLayout as StoredLayout
 
 RULES = DeliveryRules()
 OFF = DeliveryRules(ordered=False)

@@ -10,7 +10,7 @@ from anabranch.broker.replication.throttle import MAX_PAUSE_S, UNLIMITED, Replic
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.fetch import EpochEndOffset, PartitionData
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.real_trio import RealNetwork
+from anabranch.runtime.real_trio import TrioNetwork
 from tests.support.broker.replica_cluster import KEY, ReplicaCluster
 from tests.support.log.log_fixture import ManualClock
 from tests.unit.broker.replication.test_fetcher import CONFIG
@@ -53,7 +53,7 @@ def test_a_throttled_follower_fetches_once_the_rate_allows_it_and_not_before() -
     rates = [1000]
     cluster.throttle = ReplicationQuota(7, cluster.clock, lambda: rates[0], lambda _topic: ["*"])
     cluster.elect(1, 0, [1, 2])
-    fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, RealNetwork(), lambda: None, lambda: 1, cluster.throttle)
+    fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, TrioNetwork(), lambda: None, lambda: 1, cluster.throttle)
     cluster[2].log.is_full = True
     fetcher.follow(cluster[2].partition)  # the partition waits from the start
     cluster[2].log.is_full = False
@@ -75,7 +75,7 @@ def test_a_follower_that_has_all_committed_records_is_not_throttled(high_waterma
     cluster.elect(1, 0, [1, 2])
     cluster.append(1, b"a")
     cluster.catch_up(1, 2)
-    fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, RealNetwork(), lambda: None, lambda: 1, cluster.throttle)
+    fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, TrioNetwork(), lambda: None, lambda: 1, cluster.throttle)
     fetcher.follow(cluster[2].partition)
     cluster.throttle.used(KEY, 10_000)
     followed = fetcher._followed[KEY]

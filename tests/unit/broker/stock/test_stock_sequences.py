@@ -13,7 +13,7 @@ import pytest
 
 from anabranch.broker.log.log_state import Examined
 from anabranch.broker.log.producer_state import AppendOrigin, ProducerState
-from anabranch.broker.metadata_cache import TopicInfo
+from anabranch.broker.metadata_cache import CachedTopic
 from anabranch.broker.replication.layout_admission import DeliveryRules
 from anabranch.broker.stock.client_session import IN_FLIGHT_S, ClientSession
 from anabranch.broker.stock.order_with_idempotence import SentBatch
@@ -41,7 +41,7 @@ class Leader:
         self.now = 0.0
         self.key = MOVING
         self._clock: Any = SimpleNamespace(monotonic=lambda: self.now, now_ms=lambda: 1000)
-        self.info = TopicInfo(uuid.uuid4(), announced_partition_count=8, refreshes_stock_producers=True)
+        self.info = CachedTopic(uuid.uuid4(), announced_partition_count=8, refreshes_stock_producers=True)
         metadata: Any = SimpleNamespace(topics={"t": self.info})
         self._producers = StockProducers(self._clock, SILENCE_S, metadata)
         self.session = ClientSession(MAX_RETRIED)
