@@ -22,14 +22,28 @@ class CommitOrder:
         self._calls = 0
         self._last_sent: dict[TopicPartition, int] = {}
         """The number of the latest call that has gone out for each partition."""
+        self._sent = 0
+        self._sent_at: dict[TopicPartition, int] = {}
+        """For each partition, the value of ``_sent``, the count of commits that went out, at the latest one."""
 
     def call(self) -> int:
         """The number of a commit that is called now."""
         self._calls += 1
         return self._calls
 
+    def before_unsent(self) -> int:
+        """The number of a commit that comes before every call that has not gone out, whenever that was called.
+
+        It is for offsets that the program did not choose: where the group begins. It is not positive.
+        """
+        return -self._sent
+
     def going_out(self, call: int, offsets: Mapping[TopicPartition, T]) -> dict[TopicPartition, T]:
         """Note that the commit goes out now, and return its offsets but for those that later calls have replaced."""
+        if call <= 0:
+            return {tp: offset for tp, offset in offsets.items() if self._sent_at.get(tp, 0) <= -call}
         left = {tp: offset for tp, offset in offsets.items() if self._last_sent.get(tp, 0) <= call}
+        self._sent += 1
         self._last_sent |= dict.fromkeys(left, call)
+        self._sent_at |= dict.fromkeys(left, self._sent)
         return left

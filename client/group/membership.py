@@ -589,19 +589,20 @@ class GroupMembership:
             await self._starts_settled.wait()
         starts = {tp: start for tp, start in self._starts().items() if tp not in but}
         if starts:
-            await self._commit(starts)
+            await self._commit(starts, call=self.link.commit_order.before_unsent())
 
     def _commit_known_starts(self) -> None:
         """Commit the offsets where the group begins as soon as they are known: a crash would lose them."""
         starts = self._starts()
         if starts and self._starts_settled is None and not self._joining and self.member.generation_id >= 0:
             self._starts_settled = anyio.Event()
-            self._tasks.start_soon(self._commit_starts_in_background, starts, self._starts_settled)
+            call = self.link.commit_order.before_unsent()
+            self._tasks.start_soon(self._commit_starts_in_background, starts, call, self._starts_settled)
 
-    async def _commit_starts_in_background(self, starts: Offsets, settled: anyio.Event) -> None:
+    async def _commit_starts_in_background(self, starts: Offsets, call: int, settled: anyio.Event) -> None:
         try:
             with contextlib.suppress(KafkaError, ClientClosedError):
-                await self._commit(starts)
+                await self._commit(starts, call=call)
         finally:
             self._starts_settled = None
             settled.set()

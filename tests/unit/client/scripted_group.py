@@ -80,12 +80,16 @@ class ScriptedLink:
             member_id=body.member_id,
         )
 
-    async def commit_offsets(self, offsets: Any, timeout_ms: float, **_: Any) -> set[TopicPartition]:
+    async def commit_offsets(
+        self, offsets: Any, timeout_ms: float, *, call: int | None = None, **_: Any
+    ) -> set[TopicPartition]:
+        left = self.commit_order.going_out(self.commit_order.call() if call is None else call, offsets)
         if self.hold_commits is not None:
             await self.hold_commits.wait()
         if self.refuse_commits is not None:
             raise error_for(self.refuse_commits)
-        self.committed.append({tp: offset.offset for tp, offset in offsets.items()})
+        if left:
+            self.committed.append({tp: offset.offset for tp, offset in left.items()})
         return set()
 
     async def pause(self, attempt: int) -> None:

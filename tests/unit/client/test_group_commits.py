@@ -231,6 +231,48 @@ def test_the_start_offset_of_a_group_is_committed_as_soon_as_it_is_known(run: Ru
     run(check)
 
 
+@pytest.mark.parametrize("is_automatic", [False, True])
+def test_a_start_offset_replaces_no_commit_that_is_called_before_the_start_goes_out(
+    run: Run, is_automatic: bool
+) -> None:
+    async def check() -> None:
+        link = ScriptedLink([T0, T1])
+        async with anyio.create_task_group() as tasks:
+            clock = ManualClock()
+            member = Fixture(tasks, link, clock=clock, enable_auto_commit=is_automatic, auto_commit_interval_ms=60_000)
+            await member.poll_until(lambda: member.held == {T0, T1})
+            await anyio.wait_all_tasks_blocked()
+            for tp in (T0, T1):
+                member.subscription.state(tp).seek(9)
+                member.subscription.state(tp).uncommitted_start = 4
+            clock.seconds += 60
+            await member.coordinator.poll()
+            if not is_automatic:
+                await member.coordinator.commit({T0: OffsetAndMetadata(9), T1: OffsetAndMetadata(9)})
+            await anyio.wait_all_tasks_blocked()
+            assert link.committed == [{T0: 4, T1: 4}, {T0: 9, T1: 9}]
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
+def test_a_queued_commit_goes_out_after_a_start_offset_that_another_commit_sends_first(run: Run) -> None:
+    async def check() -> None:
+        link = ScriptedLink([T0, T1])
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link)
+            await member.poll_until(lambda: member.held == {T0, T1})
+            member.subscription.state(T1).seek(4)
+            member.subscription.state(T1).uncommitted_start = 4
+            queued = link.commit_order.call()
+            await member.coordinator.commit({T0: OffsetAndMetadata(9)})
+            await member.coordinator.commit({T1: OffsetAndMetadata(7)}, call=queued)
+            assert link.committed == [{T1: 4}, {T0: 9}, {T1: 7}]
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
 @pytest.mark.parametrize("keeps_offsets_elsewhere", [False, True])
 def test_the_start_offset_of_a_group_is_committed_before_the_partition_is_revoked(
     run: Run, keeps_offsets_elsewhere: bool
