@@ -12,11 +12,12 @@ import trio
 
 from anabranch.broker.coordinator import offsets, position_owners
 from anabranch.broker.delayed_produce import AwaitedRefusal
-from anabranch.broker.handlers import offset_for_leader_epoch, produce
+from anabranch.broker.handlers import offset_for_leader_epoch
 from anabranch.broker.handlers.fetch_read import FetchRead
 from anabranch.broker.log.producer_state import ProducerState
 from anabranch.broker.replication.layout_admission import UNKNOWN
 from anabranch.broker.replication.partition import Partition
+from anabranch.broker.stock import producers
 from anabranch.client.group.listener import PartitionKeyListener
 from anabranch.client.ordered_delivery.delivery import OrderedDelivery
 from anabranch.client.producer.accumulator import Accumulator
@@ -150,12 +151,12 @@ def layouts_are_not_compared(patch: Patch) -> None:
 
 
 def closed_partitions_take_records(patch: Patch) -> None:
-    original = produce.produce_admission
+    original = producers.produce_admission
 
     def admission(key: TopicPartition, layout: Layout, *rest: Any) -> Any:
         return None if layout.closes(key.partition) else original(key, layout, *rest)
 
-    patch.setattr(produce, "produce_admission", admission)
+    patch.setattr(producers, "produce_admission", admission)
 
 
 def one_layout_for_a_topic_on_a_broker(patch: Patch) -> None:
