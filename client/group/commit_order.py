@@ -38,12 +38,15 @@ class CommitOrder:
         """
         return -self._sent
 
+    def is_replaced(self, call: int, tp: TopicPartition) -> bool:
+        """Whether offsets of a later call have gone out for the partition."""
+        return self._sent_at.get(tp, 0) > -call if call <= 0 else self._last_sent.get(tp, 0) > call
+
     def going_out(self, call: int, offsets: Mapping[TopicPartition, T]) -> dict[TopicPartition, T]:
         """Note that the commit goes out now, and return its offsets but for those that later calls have replaced."""
-        if call <= 0:
-            return {tp: offset for tp, offset in offsets.items() if self._sent_at.get(tp, 0) <= -call}
-        left = {tp: offset for tp, offset in offsets.items() if self._last_sent.get(tp, 0) <= call}
-        self._sent += 1
-        self._last_sent |= dict.fromkeys(left, call)
-        self._sent_at |= dict.fromkeys(left, self._sent)
+        left = {tp: offset for tp, offset in offsets.items() if not self.is_replaced(call, tp)}
+        if call > 0:
+            self._sent += 1
+            self._last_sent |= dict.fromkeys(left, call)
+            self._sent_at |= dict.fromkeys(left, self._sent)
         return left

@@ -621,9 +621,7 @@ class GroupMembership:
             return set()
         return await self.commit(found, is_processed=self._subscription.is_group_managed)
 
-    async def _commit(
-        self, offsets: Offsets, *, is_processed: bool = False, call: int | None = None
-    ) -> set[TopicPartition]:
+    async def _commit(self, offsets: Offsets, *, is_processed: bool = False, call: int) -> set[TopicPartition]:
         under_way, owned, taken = object(), self._subscription.partitions, False
         for tp in offsets.keys() & owned.keys():
             owned[tp].uncommitted_start = None  # even if this commit fails, no commit of an older offset may follow
@@ -640,10 +638,10 @@ class GroupMembership:
             for tp, offset in offsets.items():
                 # Another running commit may have been carried out before this commit or after it.
                 was_alone = self._own_commits.pop(tp, None) is under_way
-                if taken and was_alone and tp in owned:
+                if taken and was_alone and tp in owned and not self.link.commit_order.is_replaced(call, tp):
                     self._own_commits[tp] = offset
 
-    async def _commit_as_member(self, offsets: Offsets, *, is_processed: bool, call: int | None) -> set[TopicPartition]:
+    async def _commit_as_member(self, offsets: Offsets, *, is_processed: bool, call: int) -> set[TopicPartition]:
         member = self.member
         managed = self._subscription.is_group_managed
         if self._failure.is_final:

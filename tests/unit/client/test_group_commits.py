@@ -138,6 +138,23 @@ def test_after_an_older_commit_is_answered_last_the_offset_is_committed_again(ru
     run(check)
 
 
+def test_a_commit_that_a_later_one_replaced_is_not_remembered(run: Run) -> None:
+    """The program goes back to the older offset."""
+
+    async def check() -> None:
+        link = ScriptedLink([T0])
+        async with reading(link) as (member, _):
+            queued = link.commit_order.call()
+            member.subscription.state(T0).seek(9)
+            await member.coordinator.commit_news([T0])
+            await member.coordinator.commit({T0: OffsetAndMetadata(4)}, call=queued)
+            member.subscription.state(T0).seek(4)
+            await member.coordinator.commit_news([T0])
+            assert link.committed == [{T0: 9}, {T0: 4}]
+
+    run(check)
+
+
 def test_a_commit_for_another_members_partition_is_not_remembered(run: Run) -> None:
     """The partition's owner may have committed since then. The next generation assigns the partition to this member."""
 
