@@ -78,13 +78,14 @@ bench: $(VENV)/.dev ## side by side with Kafka (where Maven is present) and with
 docs: $(VENV)/.dev ## the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
-gen: $(VENV)/.dev ## generate the message classes, codecs, the references of keys, wire and names, sync.pyi, options.py, pictures, the ledger, and the counts of cost
+gen: $(VENV)/.dev ## generate the message classes, codecs, the references of keys, metrics, wire and names, sync.pyi, options.py, pictures, the ledger, and the counts of cost
 	$(BIN)/python -m anabranch.protocol.generate
 	$(BIN)/python -m anabranch.config_reference
 	$(BIN)/python -m anabranch.wire_reference
 	$(BIN)/python -m anabranch.sync_types
 	$(BIN)/python docs/site/python_names.py
 	$(BIN)/python docs/site/split_picture.py
+	$(BIN)/python -m tests.support.seen.metrics_page
 	$(BIN)/python -m tests.support.seen.ledger
 	$(BIN)/python -m tests.support.mutation_list
 	$(BIN)/python -m tests.support.cost.work

@@ -18,6 +18,7 @@ from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.metrics.broker_metrics import BrokerMetrics
 from anabranch.broker.metrics.layout_refusals import LayoutRefusals
+from anabranch.broker.metrics.table import BROKER_METRICS
 from anabranch.broker.metrics.timestamp_refusals import TimestampRefusals
 from anabranch.broker.replicated_offsets_log import ReplicatedOffsetsLog
 from anabranch.broker.replication.delayed_fetch import WaitingFetches
@@ -125,25 +126,21 @@ class Node:
 
     def _gauges(self) -> list[Gauge]:
         return [
-            Gauge("anabranch_led_partitions", "Partitions this broker leads", lambda: len(self._led())),
+            Gauge(BROKER_METRICS["anabranch_led_partitions"], lambda: len(self._led())),
             Gauge(
-                "anabranch_withheld_partitions",
-                "Partitions this broker leads that withhold records from stock consumers, for the order of keys",
+                BROKER_METRICS["anabranch_withheld_partitions"],
                 lambda: self.stock_consumer_facts.withheld_partitions,
             ),
             Gauge(
-                "anabranch_longest_withhold_seconds",
-                "The longest present wait of a partition for a group, while it withholds records",
+                BROKER_METRICS["anabranch_longest_withhold_seconds"],
                 lambda: self.stock_consumer_facts.longest_s,
             ),
             Gauge(
-                "anabranch_logs_newer_than_zookeeper",
-                "Logs of this broker that are newer than ZooKeeper's data; their partitions are not served",
+                BROKER_METRICS["anabranch_logs_newer_than_zookeeper"],
                 lambda: len(self.link.older_zookeeper.logs),
             ),
             Gauge(
-                "anabranch_closed_partitions",
-                "Partitions this broker leads that are marked for deletion and take no records",
+                BROKER_METRICS["anabranch_closed_partitions"],
                 lambda: sum(partition.layout.closes(partition.key.partition) for partition in self._led()),
             ),
         ]

@@ -18,6 +18,7 @@ from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.retention import NOTHING_RETAINED, RetainedSegments, RetainLease, retained
 from anabranch.broker.log.segment_list import facts_of
 from anabranch.broker.metrics.broker_metrics import BrokerMetrics
+from anabranch.broker.metrics.table import BROKER_METRICS
 from anabranch.broker.replication.partition import Partition
 from anabranch.protocol.generated.update_metadata import RetainedFrom, UpdateMetadataTopicState
 from anabranch.protocol.types import TopicPartition
@@ -122,33 +123,28 @@ class RetainedOffsets:
 def retained_gauges(offsets: RetainedOffsets, logs: Callable[[], Iterable[PartitionLog]]) -> list[LabelledGauge]:
     """Gauges of the records retained in partitions led here, by topic and group."""
 
-    def gauge(
-        name: str, what: str, value: Callable[[RetainedSegments], float], join: Callable[..., float]
-    ) -> LabelledGauge:
+    def gauge(name: str, value: Callable[[RetainedSegments], float], join: Callable[..., float]) -> LabelledGauge:
         def compute() -> dict[tuple[str, ...], float]:
             found: dict[tuple[str, ...], float] = {}
             for labels, records in offsets.by_group(logs()):
                 found[labels] = join(found[labels], value(records)) if labels in found else value(records)
             return found
 
-        return LabelledGauge(f"anabranch_retained_{name}", what, compute, "topic", "group")
+        return LabelledGauge(BROKER_METRICS[f"anabranch_retained_{name}"], compute)
 
     return [
         gauge(
             "records",
-            "Offsets older than retention.ms that partitions led here keep, because the group has not read all of them",
             lambda retained: retained.end_offset - retained.start_offset,
             operator.add,
         ),
         gauge(
             "bytes",
-            "Bytes older than retention.ms that partitions led here keep, because the group has not read all of them",
             lambda retained: retained.size_bytes,
             operator.add,
         ),
         gauge(
             "since_seconds",
-            "The time at which retention would have removed the oldest kept record, in seconds since 1970",
             lambda retained: retained.since_ms / 1000,
             min,
         ),

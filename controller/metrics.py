@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from anabranch.controller.metric_table import CONTROLLER_METRICS
 from anabranch.protocol.sentinels import NO_LEADER
 from anabranch.runtime.metrics import Counter, Histogram, Metrics
 from anabranch.zk_schemas.partition_state import PartitionState
@@ -25,32 +26,11 @@ class ControllerMetrics(Metrics):
     """The metrics of one controller."""
 
     def __init__(self) -> None:
-        self.resize_steps = Counter(
-            "anabranch_resize_steps",
-            "Steps of splits and merges that were written, and their ends (KIP-253)",
-            "topic",
-            "step",
-        )
-        self.retention_warnings = Counter(
-            "anabranch_retention_warnings",
-            "Partitions where retention was about to remove unread records that another partition waits for",
-            "topic",
-            "group",
-        )
-        self.given_up_steps = Counter(
-            "anabranch_given_up_steps",
-            "Steps of the controller that could not be written to ZooKeeper, by the error: see its log",
-            "error",
-        )
-        self.elections = Counter(
-            "anabranch_elections",
-            "Partitions that got a leader: their first, another one, or one that was not in sync (unclean)",
-            "kind",
-        )
-        self.unclean_elections = Counter(
-            "kafka_controller_controllerstats_uncleanleaderelections",
-            "Partitions that got a leader that was not in sync: records may be lost",
-        )
+        self.resize_steps = Counter(CONTROLLER_METRICS["anabranch_resize_steps"])
+        self.retention_warnings = Counter(CONTROLLER_METRICS["anabranch_retention_warnings"])
+        self.given_up_steps = Counter(CONTROLLER_METRICS["anabranch_given_up_steps"])
+        self.elections = Counter(CONTROLLER_METRICS["anabranch_elections"])
+        self.unclean_elections = Counter(CONTROLLER_METRICS["kafka_controller_controllerstats_uncleanleaderelections"])
         self.unclean_elections.add(by=0)
         super().__init__(
             self.resize_steps,
@@ -60,27 +40,15 @@ class ControllerMetrics(Metrics):
             self.unclean_elections,
         )
         self.election_ms = Histogram(
-            "kafka_controller_controllerstats_leaderelectionrateandtimems",
-            "Milliseconds to elect the leaders of all partitions concerned after brokers came or went",
-            _BOUNDS_MS,
+            CONTROLLER_METRICS["kafka_controller_controllerstats_leaderelectionrateandtimems"], _BOUNDS_MS
         )
         self.event_times = EventTimes(
+            Histogram(CONTROLLER_METRICS["kafka_controller_controllereventmanager_eventqueuetimems"], _BOUNDS_MS),
             Histogram(
-                "kafka_controller_controllereventmanager_eventqueuetimems",
-                "Milliseconds that events waited for the controller",
-                _BOUNDS_MS,
-            ),
-            Histogram(
-                "kafka_controller_controllereventmanager_eventqueueprocessingtimems",
-                "Milliseconds that the controller took for an event",
-                _BOUNDS_MS,
+                CONTROLLER_METRICS["kafka_controller_controllereventmanager_eventqueueprocessingtimems"], _BOUNDS_MS
             ),
         )
-        self.resize_s = Histogram(
-            "anabranch_resize_seconds",
-            "Seconds from a resize's first step until every leader had acknowledged it; draining may follow",
-            _RESIZE_BOUNDS_S,
-        )
+        self.resize_s = Histogram(CONTROLLER_METRICS["anabranch_resize_seconds"], _RESIZE_BOUNDS_S)
         self.histograms += [self.election_ms, *self.event_times, self.resize_s]
         self.resizes: dict[str, float] = {}
         """By topic, the time when the resize in progress began, or when this controller first saw it."""

@@ -12,6 +12,7 @@ from anabranch.controller.active import ActiveController
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.controller_election import ensure_paths, find_mine, stand, wait_for_vacancy
 from anabranch.controller.image import ClusterImage, TopicImage
+from anabranch.controller.metric_table import CONTROLLER_METRICS
 from anabranch.controller.metrics import ControllerMetrics
 from anabranch.controller.registration import ControllerRegistration
 from anabranch.controller.server import serve
@@ -70,23 +71,17 @@ class _Process:
         self.background.show_in(self.metrics)
         self.background.sources.append(self._vacancy)
         self.metrics.gauges += [
+            Gauge(CONTROLLER_METRICS["anabranch_active_controller"], lambda: self.active is not None),
             Gauge(
-                "anabranch_active_controller", "1 while this controller is in office", lambda: self.active is not None
-            ),
-            Gauge(
-                "anabranch_marked_partitions",
-                "Partitions marked for deletion that are not removed yet, as the controller in office sees them",
+                CONTROLLER_METRICS["anabranch_marked_partitions"],
                 lambda: sum(len(view.marked(topic)) for topic in self._topics()),
             ),
             Gauge(
-                "anabranch_unfinished_resizes",
-                "Topics with a resize that is queued, or that some leader has not acknowledged, "
-                "as the controller in office sees them",
+                CONTROLLER_METRICS["anabranch_unfinished_resizes"],
                 lambda: sum(map(view.is_unfinished, self._topics())),
             ),
             Gauge(
-                "anabranch_frozen_topics",
-                "Topics whose znodes contradict each other, or are older than a log: they are not resized; see the log",
+                CONTROLLER_METRICS["anabranch_frozen_topics"],
                 lambda: sum(bool(topic.frozen) for topic in self._topics()),
             ),
         ]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from anabranch.controller import view
 from anabranch.controller.active import ActiveController
 from anabranch.controller.image import ClusterImage, TopicImage
+from anabranch.controller.metric_table import CONTROLLER_METRICS
 from anabranch.controller.metrics import ControllerMetrics
 from anabranch.controller.states import PartitionStatus
 from anabranch.runtime.metrics import OTHERS, ShownTopics
@@ -16,10 +17,6 @@ from anabranch.runtime.metrics import OTHERS, ShownTopics
 AT_ONCE = 256
 """The largest number of partitions to go through before other tasks may run."""
 _PREFIX = "kafka_controller_kafkacontroller"
-
-
-def _gauge(name: str, what: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, what, value=value)
 
 
 class ImageMetrics:
@@ -42,14 +39,13 @@ class ImageMetrics:
     def __call__(self) -> Iterator[Metric | None]:
         active = self._active()
         image = active.image if active is not None else ClusterImage(-1, -1)
-        yield _gauge(f"{_PREFIX}_activecontrollercount", "1 for the controller in office", active is not None)
-        yield _gauge(f"{_PREFIX}_activebrokercount", "Registered brokers", len(image.brokers))
-        yield _gauge("kafka_brokers", "Registered brokers", len(image.brokers))
-        yield _gauge(f"{_PREFIX}_globaltopiccount", "Topics", len(image.topics))
-        yield _gauge(f"{_PREFIX}_topicstodeletecount", "Topics that are being deleted", len(image.deletions))
-        yield _gauge(
+        yield CONTROLLER_METRICS.value(f"{_PREFIX}_activecontrollercount", active is not None)
+        yield CONTROLLER_METRICS.value(f"{_PREFIX}_activebrokercount", len(image.brokers))
+        yield CONTROLLER_METRICS.value("kafka_brokers", len(image.brokers))
+        yield CONTROLLER_METRICS.value(f"{_PREFIX}_globaltopiccount", len(image.topics))
+        yield CONTROLLER_METRICS.value(f"{_PREFIX}_topicstodeletecount", len(image.deletions))
+        yield CONTROLLER_METRICS.value(
             "kafka_controller_controllereventmanager_eventqueuesize",
-            "Events that wait for the controller",
             active.queue_size if active is not None else 0,
         )
         yield None
@@ -65,15 +61,14 @@ class ImageMetrics:
             offline += partition.status is PartitionStatus.OFFLINE and tp.topic not in image.deletions
             replicas, state = topic.replicas(tp.partition), partition.state
             imbalanced += state is not None and bool(replicas) and state.leader >= 0 and state.leader != replicas[0]
-        yield _gauge(f"{_PREFIX}_globalpartitioncount", "Partitions", total)
-        yield _gauge(f"{_PREFIX}_offlinepartitionscount", "Partitions that had a leader and have none", offline)
-        yield _gauge(
+        yield CONTROLLER_METRICS.value(f"{_PREFIX}_globalpartitioncount", total)
+        yield CONTROLLER_METRICS.value(f"{_PREFIX}_offlinepartitionscount", offline)
+        yield CONTROLLER_METRICS.value(
             f"{_PREFIX}_preferredreplicaimbalancecount",
-            "Partitions whose leader is not their first replica",
             imbalanced,
         )
         yield None
-        counts = GaugeMetricFamily("kafka_topic_partitions", "Partitions of a topic", labels=("topic",))
+        counts = CONTROLLER_METRICS.family("kafka_topic_partitions")
         of_others = 0
         for name in sorted(image.topics):
             if name in self._shown:
@@ -89,19 +84,9 @@ class ImageMetrics:
 
     def _resizes(self, image: ClusterImage, active: ActiveController | None) -> Iterator[Metric | None]:
         now = self._now()
-        step = GaugeMetricFamily(
-            "anabranch_resize_step",
-            "1 for the stage of a topic's resize: moving, draining or queued",
-            labels=("topic", "step"),
-        )
-        age = GaugeMetricFamily(
-            "anabranch_resize_age_seconds", "How long this controller has seen a topic being resized", labels=("topic",)
-        )
-        marked = GaugeMetricFamily(
-            "anabranch_resize_marked_partitions",
-            "Partitions of a topic marked for deletion",
-            labels=("topic",),
-        )
+        step = CONTROLLER_METRICS.family("anabranch_resize_step")
+        age = CONTROLLER_METRICS.family("anabranch_resize_age_seconds")
+        marked = CONTROLLER_METRICS.family("anabranch_resize_marked_partitions")
         resizing = [
             topic
             for name, topic in sorted(image.topics.items())
@@ -120,11 +105,7 @@ class ImageMetrics:
                 marked.add_metric((topic.name,), len(view.marked(topic)))
         yield from (step, age, marked)
         yield None
-        left = GaugeMetricFamily(
-            "anabranch_resize_records_left",
-            "Records in a partition that is marked for deletion, as its leader reported",
-            labels=("topic", "partition"),
-        )
+        left = CONTROLLER_METRICS.family("anabranch_resize_records_left")
         for topic in resizing:
             for index in view.marked(topic):
                 ending = topic.partitions[index].ending
@@ -135,17 +116,8 @@ class ImageMetrics:
         yield from self._waits(active, now)
 
     def _waits(self, active: ActiveController | None, now: float) -> Iterator[Metric]:
-        labels = ("topic", "partition", "group", "why")
-        since = GaugeMetricFamily(
-            "anabranch_resize_wait_seconds",
-            "How long a partition marked for deletion has waited; the labels name the group and the reason",
-            labels=labels,
-        )
-        unread = GaugeMetricFamily(
-            "anabranch_resize_unread_records",
-            "Records that the group has not read in a partition that waits for it",
-            labels=labels[:3],
-        )
+        since = CONTROLLER_METRICS.family("anabranch_resize_wait_seconds")
+        unread = CONTROLLER_METRICS.family("anabranch_resize_unread_records")
         if active is not None:
             for tp, wait in sorted(active.waits.items()):
                 if tp.topic not in self._shown or not self._has_room(since):

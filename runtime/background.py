@@ -17,6 +17,7 @@ import trio
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.plurals import counted
 from anabranch.runtime.env import ZkError
+from anabranch.runtime.metric_table import PROCESS_METRICS
 from anabranch.runtime.metrics import Counter, Gauge, Metrics
 
 logger = structlog.get_logger(__name__)
@@ -72,22 +73,12 @@ class Background:
         self._failing: dict[tuple[str, str], ItemFailure] = {}
         self.sources: list[Callable[[], list[str]]] = []
         """Functions that return further faults, one line each. These faults are not retried."""
-        self.failures = Counter(
-            "anabranch_background_failures",
-            "Failures of background work that the process survived; `python -m anabranch.health` names the items",
-            "task",
-        )
+        self.failures = Counter(PROCESS_METRICS["anabranch_background_failures"])
 
     def show_in(self, metrics: Metrics) -> None:
         """Have ``metrics`` count and show the failures."""
         metrics.counters = (*metrics.counters, self.failures)
-        metrics.gauges.append(
-            Gauge(
-                "anabranch_background_failing",
-                "Items of background work that fail now; `python -m anabranch.health` names them",
-                lambda: len(self.describe()),
-            )
-        )
+        metrics.gauges.append(Gauge(PROCESS_METRICS["anabranch_background_failing"], lambda: len(self.describe())))
 
     def due(self, task: str, item: object = "") -> bool:
         """Whether an item may be tried: the item did not fail, or its pause is over."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from anabranch.runtime.metric_table import PROCESS_METRICS
 from anabranch.runtime.metrics import Histogram
 
 THRESHOLDS = (2_500, 4, 2)
@@ -29,11 +30,7 @@ class ShortCollections:
     """Freezes the survivors of each collection. ``resident_bytes`` is the process's size, None where it is unknown."""
 
     def __init__(self, resident_bytes: Callable[[], int | None]) -> None:
-        self.pauses = Histogram(
-            "anabranch_garbage_collection_seconds",
-            "Durations of garbage collections, each of which stopped the process",
-            BOUNDS_S,
-        )
+        self.pauses = Histogram(PROCESS_METRICS["anabranch_garbage_collection_seconds"], BOUNDS_S)
         self._resident_bytes = resident_bytes
         self._began = 0.0
         self._limit_bytes = 0

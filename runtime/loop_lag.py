@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import trio
 
+from anabranch.runtime.metric_table import PROCESS_METRICS
 from anabranch.runtime.metrics import Histogram
 
 BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -31,11 +32,7 @@ class LoopLag(trio.abc.Instrument):
     """Measures every round of the loop while ``run`` runs. Bytes that arrive at a socket wait for the round's end."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self.rounds = Histogram(
-            "anabranch_loop_lag_seconds",
-            "Durations of the event loop's rounds; sockets are polled between two rounds",
-            BOUNDS_S,
-        )
+        self.rounds = Histogram(PROCESS_METRICS["anabranch_loop_lag_seconds"], BOUNDS_S)
         self._now = now
         self._began: float | None = None
         self._slice_ends = 0.0

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
+
+from anabranch.runtime.metric_rows import MetricRow
 
 OTHERS = "(others)"
 """The label value of the series with the sum of all series above a limit. No topic or group has this name."""
@@ -20,12 +23,11 @@ Source = Callable[[], Iterator["Metric | None"]]
 class Counter:
     """Numbers that only grow, one for each combination of label values."""
 
-    __slots__ = ("help", "label_names", "name", "values")
+    __slots__ = ("label_names", "row", "values")
 
-    def __init__(self, name: str, help_text: str, *label_names: str) -> None:
-        self.name = name
-        self.help = help_text
-        self.label_names = label_names
+    def __init__(self, row: MetricRow) -> None:
+        self.row = row
+        self.label_names = row.labels
         self.values: dict[tuple[str, ...], int] = {}
 
     def add(self, *labels: str, by: int = 1) -> None:
@@ -37,39 +39,27 @@ class Counter:
         return self.values.get(labels, 0)
 
 
-class Gauge:
+class Gauge(NamedTuple):
     """A number that is computed when the metrics are read."""
 
-    __slots__ = ("compute", "help", "name")
-
-    def __init__(self, name: str, help_text: str, compute: Callable[[], float]) -> None:
-        self.name = name
-        self.help = help_text
-        self.compute = compute
+    row: MetricRow
+    compute: Callable[[], float]
 
 
-class LabelledGauge:
+class LabelledGauge(NamedTuple):
     """A number for each combination of label values, computed when the metrics are read."""
 
-    __slots__ = ("compute", "help", "label_names", "name")
-
-    def __init__(
-        self, name: str, help_text: str, compute: Callable[[], Mapping[tuple[str, ...], float]], *label_names: str
-    ) -> None:
-        self.name = name
-        self.help = help_text
-        self.compute = compute
-        self.label_names = label_names
+    row: MetricRow
+    compute: Callable[[], Mapping[tuple[str, ...], float]]
 
 
 class Histogram:
     """Counts values by buckets with the ascending upper bounds ``bounds``."""
 
-    __slots__ = ("bounds", "counts", "help", "name", "total")
+    __slots__ = ("bounds", "counts", "row", "total")
 
-    def __init__(self, name: str, help_text: str, bounds: Sequence[float]) -> None:
-        self.name = name
-        self.help = help_text
+    def __init__(self, row: MetricRow, bounds: Sequence[float]) -> None:
+        self.row = row
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(self.bounds) + 1)
         """The counts by bucket, not cumulated; the last is for values above all bounds."""
@@ -135,21 +125,15 @@ class Metrics(Collector):
         if self.shown_topics is not None:
             self.shown_topics.update()
         for counter in self.counters:
-            family = CounterMetricFamily(counter.name, counter.help, labels=counter.label_names)
-            for labels, value in self._folded(counter.label_names, counter.values).items():
-                family.add_metric(labels, value)
-            yield family
+            yield self._of_labels(counter.row, counter.values)
         for gauge in self.gauges:
-            yield GaugeMetricFamily(gauge.name, gauge.help, value=gauge.compute())
+            yield self._of_labels(gauge.row, {(): gauge.compute()})
         for labelled in self.labelled_gauges:
-            found = GaugeMetricFamily(labelled.name, labelled.help, labels=labelled.label_names)
-            for labels, number in self._folded(labelled.label_names, labelled.compute()).items():
-                found.add_metric(labels, number)
-            yield found
+            yield self._of_labels(labelled.row, labelled.compute())
         for histogram in self.histograms:
-            yield HistogramMetricFamily(
-                histogram.name, histogram.help, buckets=histogram.buckets(), sum_value=histogram.total
-            )
+            family = histogram.row.family()
+            family.add_metric((), histogram.buckets(), histogram.total)
+            yield family
         for source in self.sources:
             yield None
             yield from source()
@@ -157,6 +141,12 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """All families, for a Prometheus registry."""
         return (family for family in self.families() if family is not None)
+
+    def _of_labels(self, row: MetricRow, values: Mapping[tuple[str, ...], float]) -> Any:
+        family = row.family()
+        for labels, value in self._folded(row.labels, values).items():
+            family.add_metric(labels, value)
+        return family
 
     def _folded(self, names: Sequence[str], values: Mapping[tuple[str, ...], float]) -> Mapping[tuple[str, ...], float]:
         """Sum up the values of topics that are not shown, and of the series above the limit."""

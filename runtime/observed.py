@@ -11,7 +11,7 @@ from anabranch.runtime.health import Health, background_check, loop_check, zooke
 from anabranch.runtime.http_limits import HttpLimits
 from anabranch.runtime.http_listener import LIVE, METRICS, READY, HttpListener, metrics_handler
 from anabranch.runtime.loop_lag import LoopLag
-from anabranch.runtime.metrics import Gauge, Histogram, Metrics
+from anabranch.runtime.metrics import Histogram, Metrics
 from anabranch.runtime.process_metrics import ProcessMetrics
 from anabranch.runtime.release import software_version
 from anabranch.runtime.zk_metrics import ZkMetrics
@@ -44,13 +44,9 @@ class Observed:
         metrics.sources += [ProcessMetrics(kind, node_id, software_version()), self._zk]
         self._listener: HttpListener | None = None
 
-    def add_loop_gauges(self) -> None:
-        """Add Kafka's gauges for its two thread pools. Here the event loop does the work of both pools."""
-        what = "The share of about the last minute in which the event loop had nothing to do"
-        self._metrics.gauges += [
-            Gauge("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", what, self._lag.idle_share),
-            Gauge("kafka_network_socketserver_networkprocessoravgidle_percent", what, self._lag.idle_share),
-        ]
+    def idle_share(self) -> float:
+        """The share of about the last minute in which the event loop had nothing to do."""
+        return self._lag.idle_share()
 
     def check_loop(self, limit_s: float) -> None:
         """Make the process unready when its loop was blocked for longer than ``limit_s`` within the last minute."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import Metric
+
+from anabranch.runtime.metric_table import PROCESS_METRICS
 
 _DISK = {
     "read_bytes": "kafka_server_kafkaserver_linux_disk_read_bytes",
@@ -17,13 +19,13 @@ class ProcessMetrics:
     """A source of ``Metrics``. ``kind`` is broker or controller."""
 
     def __init__(self, kind: str, node_id: int, version: str) -> None:
-        self._info = {"kind": kind, "id": str(node_id), "version": version}
+        self._info = (kind, str(node_id), version)
         self._process = ProcessCollector(registry=CollectorRegistry(auto_describe=False))
 
     def __call__(self) -> Iterator[Metric | None]:
-        yield InfoMetricFamily(
-            "anabranch_process", "The kind, the id and the release of this process", value=self._info
-        )
+        info = PROCESS_METRICS.family("anabranch_process_info")
+        info.add_metric(self._info, 1)
+        yield info
         yield from self._process.collect()
         yield from _disk_traffic()
 
@@ -35,5 +37,4 @@ def _disk_traffic() -> Iterator[Metric]:
     except OSError:
         return
     for field, name in _DISK.items():
-        what = "read from" if field == "read_bytes" else "written to"
-        yield GaugeMetricFamily(name, f"Bytes {what} disks for this process", value=float(values[field]))
+        yield PROCESS_METRICS.value(name, float(values[field]))

@@ -37,6 +37,7 @@ from anabranch.runtime.env import (
     ZkSessionExpiredError,
     Znode,
 )
+from anabranch.runtime.metric_table import PROCESS_METRICS
 from anabranch.runtime.metrics import Histogram
 from anabranch.runtime.os_sockets import DEFAULT_KEEP_ALIVE_S, keep_alive
 from anabranch.runtime.watchdog import Watchdog, end_process
@@ -146,9 +147,7 @@ class KazooZk:
         self._expiries = 0  # the expiries that the loop has processed
         self._client_expiries = 0  # the expiries that kazoo's thread has reported
         self.latency_ms = Histogram(
-            "kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms",
-            "Milliseconds from a request to ZooKeeper until the loop has its response",
-            _LATENCY_BOUNDS_MS,
+            PROCESS_METRICS["kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms"], _LATENCY_BOUNDS_MS
         )
         client.add_listener(self._client_state_changed)
 

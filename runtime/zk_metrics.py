@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from anabranch.runtime.env import SessionState, ZkStore
+from anabranch.runtime.metric_table import PROCESS_METRICS
 
-_PREFIX = "kafka_server_sessionexpirelistener"
 _CHANGES = {
-    SessionState.CONNECTED: ("zookeepersyncconnects", "Times the connection to ZooKeeper was made"),
-    SessionState.SUSPENDED: ("zookeeperdisconnects", "Times the connection to ZooKeeper was lost within a session"),
-    SessionState.LOST: ("zookeeperexpires", "Times a session with ZooKeeper expired"),
+    SessionState.CONNECTED: "kafka_server_sessionexpirelistener_zookeepersyncconnects",
+    SessionState.SUSPENDED: "kafka_server_sessionexpirelistener_zookeeperdisconnects",
+    SessionState.LOST: "kafka_server_sessionexpirelistener_zookeeperexpires",
 }
 
 
@@ -29,11 +29,9 @@ class ZkMetrics:
         self._changes[state] += 1
 
     def __call__(self) -> Iterator[Metric | None]:
-        state = GaugeMetricFamily(
-            "anabranch_zookeeper_session_state", "1 for the state of the ZooKeeper session", labels=("state",)
-        )
+        state = PROCESS_METRICS.family("anabranch_zookeeper_session_state")
         for one in SessionState:
             state.add_metric((one.value,), float(one is self._zk.state))
         yield state
-        for one, (name, what) in _CHANGES.items():
-            yield CounterMetricFamily(f"{_PREFIX}_{name}", what, value=self._changes[one])
+        for one, name in _CHANGES.items():
+            yield PROCESS_METRICS.value(name, self._changes[one])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from anabranch.broker.metrics.request_metrics import RequestMetrics
+from anabranch.broker.metrics.table import BROKER_METRICS
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.fetch import FetchResponse
@@ -14,23 +15,20 @@ from anabranch.protocol.generated.produce import ProduceResponse
 from anabranch.runtime.metrics import OTHERS, Counter, Histogram, Metrics
 
 HAND_OVER_BOUNDS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
-_TOPIC_METRICS = "kafka_server_brokertopicmetrics"
-_KAFKA_TRAFFIC = {
-    "messages_in": ("messagesin", "Records that producers appended"),
-    "bytes_in": ("bytesin", "Bytes of record batches that producers appended"),
-    "bytes_out": ("bytesout", "Bytes of record batches in answers to consumers"),
-    "bytes_rejected": ("bytesrejected", "Bytes of record batches that were refused"),
-    "replication_bytes_in": ("replicationbytesin", "Bytes of record batches that this broker fetched from leaders"),
-    "replication_bytes_out": ("replicationbytesout", "Bytes of record batches in answers to followers"),
-    "produce_requests": ("totalproducerequests", "Partitions in produce requests"),
-    "failed_produce_requests": ("failedproducerequests", "Partitions in produce requests that got an error"),
-    "fetch_requests": ("totalfetchrequests", "Partitions in answers to fetch requests of consumers"),
-    "failed_fetch_requests": ("failedfetchrequests", "Partitions in fetch requests of consumers that got an error"),
-}
 _TRAFFIC = {
-    **{field: (f"{_TOPIC_METRICS}_{name}", what) for field, (name, what) in _KAFKA_TRAFFIC.items()},
-    "messages_out": ("anabranch_messages_out", "Offsets of record batches in answers to consumers"),
+    "messages_in": "kafka_server_brokertopicmetrics_messagesin",
+    "bytes_in": "kafka_server_brokertopicmetrics_bytesin",
+    "bytes_out": "kafka_server_brokertopicmetrics_bytesout",
+    "bytes_rejected": "kafka_server_brokertopicmetrics_bytesrejected",
+    "replication_bytes_in": "kafka_server_brokertopicmetrics_replicationbytesin",
+    "replication_bytes_out": "kafka_server_brokertopicmetrics_replicationbytesout",
+    "produce_requests": "kafka_server_brokertopicmetrics_totalproducerequests",
+    "failed_produce_requests": "kafka_server_brokertopicmetrics_failedproducerequests",
+    "fetch_requests": "kafka_server_brokertopicmetrics_totalfetchrequests",
+    "failed_fetch_requests": "kafka_server_brokertopicmetrics_failedfetchrequests",
+    "messages_out": "anabranch_messages_out",
 }
+"""The metric of each number of ``TopicTraffic``."""
 
 
 class TopicTraffic:
@@ -56,38 +54,12 @@ class BrokerMetrics(Metrics):
     """One broker's numbers. ``exists``: whether a topic exists. The names of all other topics share one entry."""
 
     def __init__(self, exists: Callable[[str], bool] = lambda _topic: True) -> None:
-        self.layout_refusals = Counter(
-            "anabranch_layout_refusals",
-            "Batches refused with INVALID_PARTITION_METADATA (KIP-253)",
-            "topic",
-        )
-        self.stock_refusals = Counter(
-            "anabranch_stock_produce_refusals",
-            "Batches refused from producers that name no layout",
-            "topic",
-        )
-        self.appended_bytes = Counter(
-            "anabranch_appended_bytes",
-            "Bytes of record batches appended to partitions that this broker leads, at the request of producers",
-            "topic",
-        )
-        self.retained_records_removed = Counter(
-            "anabranch_retained_records_removed",
-            "Records that retention removed although a group had yet to read them and another partition waits for them",
-            "topic",
-            "group",
-        )
-        self.withheld_fetches = Counter(
-            "anabranch_withheld_fetches",
-            "Fetched partitions whose next records were withheld from a consumer, for the order of keys",
-            "topic",
-        )
-        self.withhold_let_go = Counter(
-            "anabranch_withhold_let_go",
-            "Waits for a group (empty: for a coordinator) that ended at their time limit: order may be lost",
-            "topic",
-            "group",
-        )
+        self.layout_refusals = Counter(BROKER_METRICS["anabranch_layout_refusals"])
+        self.stock_refusals = Counter(BROKER_METRICS["anabranch_stock_produce_refusals"])
+        self.appended_bytes = Counter(BROKER_METRICS["anabranch_appended_bytes"])
+        self.retained_records_removed = Counter(BROKER_METRICS["anabranch_retained_records_removed"])
+        self.withheld_fetches = Counter(BROKER_METRICS["anabranch_withheld_fetches"])
+        self.withhold_let_go = Counter(BROKER_METRICS["anabranch_withhold_let_go"])
         super().__init__(
             self.layout_refusals,
             self.stock_refusals,
@@ -96,11 +68,7 @@ class BrokerMetrics(Metrics):
             self.withheld_fetches,
             self.withhold_let_go,
         )
-        self.hand_overs = Histogram(
-            "anabranch_hand_over_seconds",
-            "Waits of records, at members of groups coordinated here, until another partition was read",
-            HAND_OVER_BOUNDS_S,
-        )
+        self.hand_overs = Histogram(BROKER_METRICS["anabranch_hand_over_seconds"], HAND_OVER_BOUNDS_S)
         self.histograms.append(self.hand_overs)
         self.requests = RequestMetrics()
         self._exists = exists
@@ -164,8 +132,8 @@ class BrokerMetrics(Metrics):
     def _collect_traffic(self) -> Iterator[Metric | None]:
         for topic in [name for name in self._traffic if not self._exists(name)]:
             del self._traffic[topic]
-        for field, (name, what) in _TRAFFIC.items():
-            family = CounterMetricFamily(name, f"{what}, by topic", labels=("topic",))
+        for field, name in _TRAFFIC.items():
+            family = BROKER_METRICS.family(name)
             traffics = self._traffic.items()
             values: dict[tuple[str, ...], float] = {(topic,): getattr(one, field) for topic, one in traffics}
             folded = dict(self._folded(("topic",), values))

@@ -10,8 +10,9 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 
+from anabranch.broker.metrics.table import BROKER_METRICS
 from anabranch.protocol.api_keys import API, ApiKey
 from anabranch.protocol.errors import ErrorCode
 from anabranch.runtime.metrics import cumulated
@@ -25,13 +26,7 @@ _FETCH, _FOLLOWER = int(ApiKey.FETCH), -1
 _MAX_RESULTS = 1000
 """At most so many results of one response are searched for errors."""
 
-_PARTS = {
-    "requestqueuetimems": "from its arrival to its handler, including the wait for earlier requests of its connection",
-    "localtimems": "in its handler",
-    "remotetimems": "after its handler until its answer was ready: waits for replicas, members, records, controllers",
-    "responsesendtimems": "after its answer was ready until it was sent, including the wait for earlier answers",
-    "totaltimems": "in all",
-}
+_PARTS = ("requestqueuetimems", "localtimems", "remotetimems", "responsesendtimems", "totaltimems")
 
 
 class _Part:
@@ -128,22 +123,18 @@ class RequestMetrics:
 
     def __call__(self) -> Iterator[Metric | None]:
         apis = list(self._named())
-        labels = ("request", "version")
-        requests = CounterMetricFamily(f"{_PREFIX}_requests", "Requests, by API and version", labels=labels)
+        requests = BROKER_METRICS.family(f"{_PREFIX}_requests")
         for name, api in apis:
             for version, count in sorted(api.versions.items()):
                 requests.add_metric((name, str(version)), count)
         yield requests
-        errors = CounterMetricFamily(
-            f"{_PREFIX}_errors", "Error codes in responses, by API; one for each result", labels=("request", "error")
-        )
+        errors = BROKER_METRICS.family(f"{_PREFIX}_errors")
         for (key, code), count in sorted(self.errors.items()):
             errors.add_metric((_name(key), ErrorCode.of(code).name), count)
         yield errors
-        for at, (part, what) in enumerate(_PARTS.items()):
+        for at, part in enumerate(_PARTS):
             yield None
-            what = f"Milliseconds of a request {what}"
-            family = HistogramMetricFamily(f"{_PREFIX}_{part}", what, labels=("request",))
+            family = BROKER_METRICS.family(f"{_PREFIX}_{part}")
             for name, api in apis:
                 family.add_metric((name,), api.parts[at].buckets(api.requests), api.parts[at].total * 1000)
             yield family

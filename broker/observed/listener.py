@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from anabranch.broker.link.progress_reader import progress_reader
+from anabranch.broker.metrics.table import BROKER_METRICS
 from anabranch.broker.net.server import Server
 from anabranch.broker.node import Node
 from anabranch.broker.observed.group_lag import GroupLag
@@ -15,8 +16,14 @@ from anabranch.broker.observed.state_metrics import (
 )
 from anabranch.runtime.health import Problem
 from anabranch.runtime.http_limits import HttpLimits
-from anabranch.runtime.metrics import Histogram, ShownTopics
+from anabranch.runtime.metrics import Gauge, Histogram, ShownTopics
 from anabranch.runtime.observed import Observed
+
+_IDLE = (
+    "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent",
+    "kafka_network_socketserver_networkprocessoravgidle_percent",
+)
+"""Kafka's gauges for its two thread pools. Here the event loop does the work of both pools."""
 
 
 async def offer_metrics(node: Node, server: Server, zk_latency: Histogram | None) -> None:
@@ -45,7 +52,7 @@ async def offer_metrics(node: Node, server: Server, zk_latency: Histogram | None
         network_metrics(node, server),
     ]
     observed = Observed("broker", node.config.broker_id, node.env, metrics, node.background, node.zk, zk_latency)
-    observed.add_loop_gauges()
+    metrics.gauges += [Gauge(BROKER_METRICS[name], observed.idle_share) for name in _IDLE]
     observed.health.checks += [lambda: _registration(node), lambda: _controller(node)]
     observed.check_loop(values.health_loop_lag_ms / 1000)
     await observed.listen(address, HttpLimits.of(values))

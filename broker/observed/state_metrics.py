@@ -10,7 +10,7 @@ from collections import Counter as Tally
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from anabranch.broker.coordinator.durable import StoredOffset
 from anabranch.broker.coordinator.group import Group
@@ -20,6 +20,7 @@ from anabranch.broker.coordinator.shard import Shard
 from anabranch.broker.delayed_produce import DelayedProduce
 from anabranch.broker.log.cleaner import LogCleaner
 from anabranch.broker.log.log_manager import LogManager
+from anabranch.broker.metrics.table import BROKER_METRICS
 from anabranch.broker.net.server import Server
 from anabranch.broker.node import Node
 from anabranch.broker.observed.group_lag import GroupLag
@@ -32,7 +33,6 @@ AT_ONCE = 256
 """The number of partitions, or of groups' offsets, that are read before other tasks may run."""
 RUNNING = 3
 """Kafka's ``BrokerState.RUNNING``."""
-_PARTITION = ("topic", "partition")
 
 
 class SeriesLimits(NamedTuple):
@@ -45,10 +45,10 @@ class SeriesLimits(NamedTuple):
 class _Rows:
     """Families with the same labels, filled row by row. The rows above the limit are summed in one row."""
 
-    def __init__(self, labels: tuple[str, ...], most: int, *names: tuple[str, str]) -> None:
-        self._families = [GaugeMetricFamily(name, what, labels=labels) for name, what in names]
+    def __init__(self, most: int, *names: str) -> None:
+        self._families = [BROKER_METRICS.family(name) for name in names]
         self._rest = [0.0] * len(names)
-        self._others = (OTHERS,) * len(labels)
+        self._others = (OTHERS,) * len(BROKER_METRICS[names[0]].labels)
         self._left = most
         self._has_rest = False
 
@@ -90,29 +90,19 @@ class PartitionMetrics:
 
     def _of_leaders(self, led: list[Partition]) -> Iterator[Metric | None]:
         rows = _Rows(
-            _PARTITION,
             self._limits.partitions,
-            (
-                "kafka_topic_partition_current_offset",
-                "The high watermark of a partition led here",
-            ),
-            ("kafka_topic_partition_oldest_offset", "The first offset of a partition led here"),
-            ("kafka_topic_partition_in_sync_replica", "Replicas in sync of a partition led here"),
-            ("kafka_topic_partition_replicas", "Replicas of a partition led here"),
-            (
-                "kafka_topic_partition_under_replicated_partition",
-                "1 when a partition led here has replicas not in sync",
-            ),
-            ("kafka_topic_partition_leader_is_preferred", "1 when the leader is the first replica of the partition"),
-            ("kafka_topic_partition_leader", "The broker that leads the partition"),
-            ("kafka_cluster_partition_underminisr", "1 when fewer replicas are in sync than min.insync.replicas"),
-            ("kafka_cluster_partition_atminisr", "1 when exactly min.insync.replicas replicas are in sync"),
-            ("kafka_cluster_partition_replicascount", "The same as kafka_topic_partition_replicas, as Kafka calls it"),
-            (
-                "kafka_cluster_partition_insyncreplicascount",
-                "The same as kafka_topic_partition_in_sync_replica, as Kafka calls it",
-            ),
-            ("anabranch_partition_leader_epoch", "The leader epoch of a partition led here"),
+            "kafka_topic_partition_current_offset",
+            "kafka_topic_partition_oldest_offset",
+            "kafka_topic_partition_in_sync_replica",
+            "kafka_topic_partition_replicas",
+            "kafka_topic_partition_under_replicated_partition",
+            "kafka_topic_partition_leader_is_preferred",
+            "kafka_topic_partition_leader",
+            "kafka_cluster_partition_underminisr",
+            "kafka_cluster_partition_atminisr",
+            "kafka_cluster_partition_replicascount",
+            "kafka_cluster_partition_insyncreplicascount",
+            "anabranch_partition_leader_epoch",
         )
         for number, partition in enumerate(led):
             if number % AT_ONCE == AT_ONCE - 1:
@@ -140,12 +130,11 @@ class PartitionMetrics:
 
     def _of_logs(self, partitions: list[Partition]) -> Iterator[Metric | None]:
         rows = _Rows(
-            _PARTITION,
             self._limits.partitions,
-            ("kafka_log_log_size", "Bytes of a replica's log files"),
-            ("kafka_log_log_numlogsegments", "Segments of a replica's log"),
-            ("kafka_log_log_logstartoffset", "The first offset of a replica's log"),
-            ("kafka_log_log_logendoffset", "The offset after the last record of a replica's log"),
+            "kafka_log_log_size",
+            "kafka_log_log_numlogsegments",
+            "kafka_log_log_logstartoffset",
+            "kafka_log_log_logendoffset",
         )
         for number, partition in enumerate(partitions):
             if number % AT_ONCE == AT_ONCE - 1:
@@ -168,62 +157,42 @@ def _labels(key: TopicPartition) -> tuple[str, str]:
     return key.topic, str(key.partition)
 
 
-def _gauge(name: str, what: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, what, value=value)
-
-
-def _counter(name: str, what: str, value: float) -> Metric:
-    return CounterMetricFamily(name, what, value=value)
-
-
 def _counts(node: Node, partitions: list[Partition]) -> Iterator[Metric]:
     led = [partition for partition in partitions if partition.is_leader]
     prefix = "kafka_server_replicamanager"
-    yield _gauge(f"{prefix}_partitioncount", "Replicas on this broker", len(partitions))
-    yield _gauge(f"{prefix}_leadercount", "Partitions this broker leads", len(led))
-    yield _gauge(
+    yield BROKER_METRICS.value(f"{prefix}_partitioncount", len(partitions))
+    yield BROKER_METRICS.value(f"{prefix}_leadercount", len(led))
+    yield BROKER_METRICS.value(
         f"{prefix}_underreplicatedpartitions",
-        "Partitions led here that have a replica not in sync",
         sum(len(partition.isr) < len(partition.replicas) for partition in led),
     )
-    yield _gauge(
+    yield BROKER_METRICS.value(
         f"{prefix}_underminisrpartitioncount",
-        "Partitions led here with fewer replicas in sync than min.insync.replicas: acks=all is refused",
         sum(len(partition.isr) < partition.min_insync_replicas for partition in led),
     )
-    yield _gauge(
+    yield BROKER_METRICS.value(
         f"{prefix}_atminisrpartitioncount",
-        "Partitions led here with exactly min.insync.replicas replicas in sync",
         sum(len(partition.isr) == partition.min_insync_replicas for partition in led),
     )
-    yield _gauge(
+    yield BROKER_METRICS.value(
         f"{prefix}_offlinereplicacount",
-        "Replicas on this broker that are offline because of a disk error",
         sum(partition.failed or partition.log.is_broken for partition in partitions),
     )
-    yield _gauge(
+    yield BROKER_METRICS.value(
         "anabranch_logs_ahead_of_clock",
-        "Logs with a record that is more than an hour ahead of this broker's clock: retention by time keeps it",
         node.logs.maintenance.logs_ahead,
     )
     changes = node.isr_changes
-    yield _counter(f"{prefix}_isrshrinks", "Times an ISR lost a replica at the request of this broker", changes.shrinks)
-    yield _counter(
-        f"{prefix}_isrexpands", "Times an ISR gained a replica at the request of this broker", changes.expands
-    )
-    yield _counter(f"{prefix}_failedisrupdates", "ISR changes that the controller refused", changes.refusals)
-    yield _gauge(
+    yield BROKER_METRICS.value(f"{prefix}_isrshrinks", changes.shrinks)
+    yield BROKER_METRICS.value(f"{prefix}_isrexpands", changes.expands)
+    yield BROKER_METRICS.value(f"{prefix}_failedisrupdates", changes.refusals)
+    yield BROKER_METRICS.value(
         "kafka_server_replicafetchermanager_maxlag",
-        "The most records that a replica here is behind its leader's high watermark",
         max((lag for partition in partitions if (lag := _follower_lag(partition)) > 0), default=0),
     )
-    yield _gauge("kafka_server_kafkaserver_brokerstate", "3 while this broker runs, as in Kafka", RUNNING)
+    yield BROKER_METRICS.value("kafka_server_kafkaserver_brokerstate", RUNNING)
     waiting: Tally[str] = Tally(_kind(operation) for operation in node.purgatory.waiting())
-    family = GaugeMetricFamily(
-        "kafka_server_delayedoperationpurgatory_purgatorysize",
-        "Requests that wait for a change of a partition or for their timeout",
-        labels=("delayedOperation",),
-    )
+    family = BROKER_METRICS.family("kafka_server_delayedoperationpurgatory_purgatorysize")
     for kind in ("Produce", "Fetch", *sorted(waiting.keys() - {"Produce", "Fetch"})):
         family.add_metric((kind,), waiting[kind])
     yield family
@@ -246,15 +215,9 @@ def log_metrics(logs: LogManager, now: Callable[[], float]) -> Callable[[], Iter
     """A source of metrics about disks and the cleaner."""
 
     def collect() -> Iterator[Metric | None]:
-        total = GaugeMetricFamily("anabranch_log_dir_bytes", "The size of a log dir's file system", labels=("path",))
-        free = GaugeMetricFamily(
-            "anabranch_log_dir_free_bytes", "The free space of a log dir's file system", labels=("path",)
-        )
-        lost = GaugeMetricFamily(
-            "kafka_log_logmanager_logdirectoryoffline",
-            "1 when the disk refused a log dir at the start of the broker",
-            labels=("logDirectory",),
-        )
+        total = BROKER_METRICS.family("anabranch_log_dir_bytes")
+        free = BROKER_METRICS.family("anabranch_log_dir_free_bytes")
+        lost = BROKER_METRICS.family("kafka_log_logmanager_logdirectoryoffline")
         for path, total_bytes, free_bytes in logs.disk_usage():
             lost.add_metric((path,), float(total_bytes is None))
             if total_bytes is not None and total_bytes >= 0:
@@ -271,19 +234,17 @@ def log_metrics(logs: LogManager, now: Callable[[], float]) -> Callable[[], Iter
 
 def _cleaner(cleaner: LogCleaner, now: float) -> Iterator[Metric]:
     looked = cleaner.last_look_at
-    yield _gauge(
+    yield BROKER_METRICS.value(
         "kafka_log_logcleanermanager_time_since_last_run_ms",
-        "Milliseconds since the cleaner last looked for a log to compact",
         0 if looked is None else max(0.0, now - looked) * 1000,
     )
-    yield _gauge(
+    yield BROKER_METRICS.value(
         "kafka_log_logcleanermanager_max_dirty_percent",
-        "The largest dirty share of a log at the last search for a log to compact, in percent",
         cleaner.largest_ratio * 100,
     )
-    yield _counter("anabranch_log_cleaner_runs", "Compactions of a log", cleaner.runs)
-    yield _counter("anabranch_log_cleaner_read_bytes", "Bytes of logs before their compaction", cleaner.bytes_before)
-    yield _counter("anabranch_log_cleaner_kept_bytes", "Bytes of logs after their compaction", cleaner.bytes_after)
+    yield BROKER_METRICS.value("anabranch_log_cleaner_runs", cleaner.runs)
+    yield BROKER_METRICS.value("anabranch_log_cleaner_read_bytes", cleaner.bytes_before)
+    yield BROKER_METRICS.value("anabranch_log_cleaner_kept_bytes", cleaner.bytes_after)
 
 
 # ---------------------------------------------------------------- network
@@ -294,26 +255,20 @@ def network_metrics(node: Node, server: Server) -> Callable[[], Iterator[Metric 
 
     def collect() -> Iterator[Metric | None]:
         prefix = "kafka_server_socket_server_metrics"
-        open_now = GaugeMetricFamily(f"{prefix}_connection_count", "Open connections", labels=("listener",))
-        created = CounterMetricFamily(f"{prefix}_connection_creation", "Connections accepted", labels=("listener",))
-        closed = CounterMetricFamily(f"{prefix}_connection_close", "Connections closed again", labels=("listener",))
+        open_now = BROKER_METRICS.family(f"{prefix}_connection_count")
+        created = BROKER_METRICS.family(f"{prefix}_connection_creation")
+        closed = BROKER_METRICS.family(f"{prefix}_connection_close")
         for entry in node.config.listeners:
             accepted, ended = server.accepted[entry.name], server.closed[entry.name]
             open_now.add_metric((entry.name,), accepted - ended)
             created.add_metric((entry.name,), accepted)
             closed.add_metric((entry.name,), ended)
         yield from (open_now, created, closed)
-        yield _counter(
-            "anabranch_connections_refused", "Connections refused because of max.connections.per.ip", server.refused
-        )
+        yield BROKER_METRICS.value("anabranch_connections_refused", server.refused)
         budget = node.request_memory
         prefix = "kafka_network_socketserver"
-        yield _gauge(
-            f"{prefix}_memorypoolused", "Bytes that received requests and parked batches take", budget.taken_bytes
-        )
-        yield _gauge(
-            f"{prefix}_memorypoolavailable", "Bytes that requests may still take; -1: no limit", budget.free_bytes
-        )
+        yield BROKER_METRICS.value(f"{prefix}_memorypoolused", budget.taken_bytes)
+        yield BROKER_METRICS.value(f"{prefix}_memorypoolavailable", budget.free_bytes)
 
     return collect
 
@@ -346,46 +301,36 @@ class GroupMetrics:
     def _counts(self, shards: list[Shard]) -> Iterator[Metric]:
         prefix = "kafka_coordinator_group_groupmetadatamanager"
         states: Tally[GroupState] = Tally(group.state for shard in shards for group in shard.groups.values())
-        yield _gauge(f"{prefix}_numgroups", "Groups coordinated here", sum(states.values()))
+        yield BROKER_METRICS.value(f"{prefix}_numgroups", sum(states.values()))
         for state in GroupState:
             name = f"{prefix}_numgroups{state.value.lower()}"
-            yield _gauge(name, f"Groups coordinated here in state {state.value}", states[state])
-        yield _gauge(
+            yield BROKER_METRICS.value(name, states[state])
+        yield BROKER_METRICS.value(
             f"{prefix}_numoffsets",
-            "Committed offsets of groups coordinated here",
             sum(len(offsets) for shard in shards for offsets in shard.durable.offsets.values()),
         )
         groups = self._node.groups
-        yield _counter("anabranch_offset_commits", "OffsetCommit requests to this coordinator", groups.commits)
-        yield _counter(
+        yield BROKER_METRICS.value("anabranch_offset_commits", groups.commits)
+        yield BROKER_METRICS.value(
             "anabranch_committed_offsets",
-            "Offsets in OffsetCommit requests to this coordinator",
             groups.committed_offsets,
         )
 
     def _members(self, groups: list[tuple[str, Shard, Group]], shown: set[str]) -> Iterator[Metric | None]:
-        rows = _Rows(("consumergroup",), self._limits.groups, ("kafka_consumergroup_members", "Members of a group"))
+        rows = _Rows(self._limits.groups, "kafka_consumergroup_members")
         for group_id, _, group in groups:
             rows.add((group_id,), len(group.members), is_shown=group_id in shown)
         yield from rows.families()
         yield None
 
     def _offsets(self, groups: list[tuple[str, Shard, Group]], shown: set[str]) -> Iterator[Metric | None]:
-        labels = ("consumergroup", "topic", "partition")
         most = self._limits.partitions
-        offsets = _Rows(labels, most, ("kafka_consumergroup_current_offset", "The offset that a group has committed"))
+        offsets = _Rows(most, "kafka_consumergroup_current_offset")
         lags = _Rows(
-            labels,
             most,
-            ("kafka_consumergroup_lag", "Readable records from a group's committed offset to the high watermark"),
-            (
-                "kafka_consumergroup_lag_seconds",
-                "The age of the first readable record that a group has not committed; 0 when there is none",
-            ),
-            (
-                "anabranch_consumergroup_expired_unread",
-                "Records that were removed before a group had committed them, since its last commit",
-            ),
+            "kafka_consumergroup_lag",
+            "kafka_consumergroup_lag_seconds",
+            "anabranch_consumergroup_expired_unread",
         )
         sums: dict[tuple[str, str], list[float]] = {}
         number = 0
@@ -400,10 +345,9 @@ class GroupMetrics:
         yield from lags.families()
         yield None
         totals = _Rows(
-            labels[:2],
             most,
-            ("kafka_consumergroup_current_offset_sum", "The offsets that a group has committed in a topic, added up"),
-            ("kafka_consumergroup_lag_sum", "Records that a group is behind in a topic"),
+            "kafka_consumergroup_current_offset_sum",
+            "kafka_consumergroup_lag_sum",
         )
         for (group_id, topic), values in sums.items():
             totals.add((group_id, topic), *values, is_shown=OTHERS not in (group_id, topic))
@@ -432,12 +376,8 @@ class GroupMetrics:
 
     def _waits(self, groups: list[tuple[str, Shard, Group]], shown: set[str]) -> Iterator[Metric | None]:
         rows = _Rows(
-            ("consumergroup", "topic", "partition", "waiting", "owner"),
             self._limits.partitions,
-            (
-                "anabranch_consumergroup_wait_seconds",
-                "How long records have waited at a member for another member, the owner, to read a partition",
-            ),
+            "anabranch_consumergroup_wait_seconds",
         )
         now_ms = self._node.env.clock.monotonic() * 1000
         waits: dict[tuple[str, ...], tuple[float, bool]] = {}

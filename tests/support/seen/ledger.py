@@ -140,8 +140,8 @@ def _shown(value: object) -> str:
 
 
 def metrics() -> Iterator[str]:
-    """The metrics of processes, from the page that ``tests/integration/test_prometheus.py`` checks; and of clients."""
-    for name, row in metrics_page.page_rows(metrics_page.PAGE.read_text()).items():
+    """The metrics of processes, from their tables; and of clients."""
+    for name, row in metrics_page.of_tables().items():
         yield f"{row.of} {row.type} {name}{{{','.join(row.labels or ())}}}: {row.meaning}"
     (of_resizes,) = ProducerMetrics().values().values()
     named = {

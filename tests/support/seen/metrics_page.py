@@ -1,9 +1,8 @@
-"""The metrics of docs/metrics.md and of processes. ``python -m tests.support.seen.metrics_page`` writes the tables."""
+"""The metrics of tables, processes and docs/metrics.md. As a program it writes the page's table (``make gen``)."""
 
 from __future__ import annotations
 
 import re
-import sys
 import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +11,9 @@ from typing import NamedTuple
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from anabranch.broker.metrics.table import BROKER_METRICS
+from anabranch.controller.metric_table import CONTROLLER_METRICS
+from anabranch.runtime.metric_table import PROCESS_METRICS
 from anabranch.testing.processes import ProcessCluster
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
@@ -23,7 +25,7 @@ _UNITS = (
     (re.compile(r"bytes|memorypool|kafka_log_log_size"), "bytes"),
     (re.compile(r"max_dirty_percent"), "percent"),
     (re.compile(r"idle_percent"), "0 to 1"),
-    (re.compile(r"messagesin|messages_out|_records|_lag$|_lag_sum|maxlag"), "records"),
+    (re.compile(r"messagesin|messages_out|_records|expired_unread|_lag$|_lag_sum|maxlag"), "records"),
     (re.compile(r"offset$|offset_sum$"), "offset"),
 )
 DEADLINE_S = 60.0
@@ -59,9 +61,21 @@ def of_processes(cluster: ProcessCluster) -> dict[str, Row]:
                 labels = labels if before.labels is None else before.labels
             else:
                 kind_now = kind
-            unit = next((unit for pattern, unit in _UNITS if pattern.search(family.name)), "")
-            found[name] = Row(kind_now, family.type, labels, unit, family.documentation)
+            found[name] = Row(kind_now, family.type, labels, _unit(family.name), family.documentation)
     return found
+
+
+def of_tables() -> dict[str, Row]:
+    """All declared metrics by their names in queries."""
+    return {
+        row.shown_name: Row(of, row.type, tuple(sorted(row.labels)), _unit(row.name), row.help)
+        for of, rows in (("both", PROCESS_METRICS), ("broker", BROKER_METRICS), ("controller", CONTROLLER_METRICS))
+        for row in rows
+    }
+
+
+def _unit(name: str) -> str:
+    return next((unit for pattern, unit in _UNITS if pattern.search(name)), "")
 
 
 def _labels(samples: Iterable[object]) -> tuple[str, ...] | None:
@@ -87,15 +101,13 @@ def table(rows: dict[str, Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def page() -> str:
+    """The page with the table of the declared metrics."""
+    return _TABLE.sub(lambda _: table(of_tables()), PAGE.read_text())
+
+
 def main() -> None:
-    """Write the table from the metrics of a cluster in use. The argument is the cluster's ready file."""
-    cluster = ProcessCluster(directory=Path(sys.argv[1]))
-    rows, before = of_processes(cluster), page_rows(PAGE.read_text())
-    rows = {
-        name: row if row.labels is not None or name not in before else row._replace(labels=before[name].labels)
-        for name, row in rows.items()
-    }
-    PAGE.write_text(_TABLE.sub(lambda _: table(rows), PAGE.read_text()))
+    PAGE.write_text(page())
 
 
 if __name__ == "__main__":

@@ -205,7 +205,7 @@ def test_records_without_a_hold_are_removed_without_a_warning(leader: Broker, en
 
 def gauges(broker: Broker) -> dict[str, dict[tuple[str, ...], float]]:
     found = retained_gauges(broker.orders, lambda: [broker.log])
-    return {gauge.name.removeprefix("anabranch_retained_"): dict(gauge.compute()) for gauge in found}
+    return {gauge.row.name.removeprefix("anabranch_retained_"): dict(gauge.compute()) for gauge in found}
 
 
 def test_gauges_show_the_held_records_of_each_group_and_the_start_of_the_hold(leader: Broker) -> None:

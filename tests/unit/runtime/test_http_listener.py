@@ -14,6 +14,7 @@ from anabranch.runtime.background import Background
 from anabranch.runtime.env import Listener, Network
 from anabranch.runtime.http_limits import HttpLimits
 from anabranch.runtime.http_listener import METRICS, HttpAnswer, HttpListener, json_answer, metrics_handler
+from anabranch.runtime.metric_rows import counter, gauge
 from anabranch.runtime.metrics import Counter, Gauge, Metrics
 from anabranch.runtime.real_trio import TrioNetwork
 
@@ -22,10 +23,10 @@ pytestmark = pytest.mark.trio
 
 
 def numbers() -> Metrics:
-    refused = Counter("anabranch_refused", "What was refused", "topic")
+    refused = Counter(counter("anabranch_refused", "What was refused", ("topic",)))
     refused.add('a"b')
     metrics = Metrics(refused)
-    metrics.gauges.append(Gauge("anabranch_closed", "Closed", lambda: 3))
+    metrics.gauges.append(Gauge(gauge("anabranch_closed", "Closed"), lambda: 3))
     return metrics
 
 

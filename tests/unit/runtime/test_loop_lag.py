@@ -7,11 +7,12 @@ import trio
 import trio.testing
 
 from anabranch.runtime.loop_lag import BOUNDS_S, LoopLag
+from anabranch.runtime.metric_rows import histogram as histogram_row
 from anabranch.runtime.metrics import Histogram, Metrics
 
 
 def test_a_histogram_counts_values_up_to_each_bound() -> None:
-    histogram = Histogram("h_seconds", "what", (0.1, 1.0))
+    histogram = Histogram(histogram_row("h_seconds", "what"), (0.1, 1.0))
     for value in (0.05, 0.1, 0.5, 7.0):
         histogram.observe(value)
     assert histogram.buckets() == [("0.1", 2.0), ("1.0", 3.0), ("+Inf", 4.0)]
