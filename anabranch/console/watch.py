@@ -42,6 +42,8 @@ T = TypeVar("T")
 
 FRESH_S = 0.8
 COST_FACTOR = 10.0
+MOST_BUSY = 0.045
+"""The samples for charts use at most this share of a processor core."""
 BROKER_ANSWERS_S = 5.0
 """The time limit for one broker's response; a slower broker is left out."""
 SIZES_FRESH_S = 10.0
@@ -90,6 +92,11 @@ class NotThereError(Exception):
 
 class UnreachableError(Exception):
     """The cluster has never responded to this request; the message gives the reason."""
+
+
+def pause_s(took_s: float, busy_s: float) -> float:
+    """The time between two samples for charts, after one that took ``took_s`` and ``busy_s`` of processor time."""
+    return max(STEP_S - took_s, COST_FACTOR * took_s, busy_s / MOST_BUSY - took_s)
 
 
 class Watch:
@@ -182,11 +189,10 @@ class Watch:
     async def sample_for_ever(self, history: History) -> None:
         """Add a sample in each step, also while no page is open. Without an answer the step is a gap."""
         while True:
-            began = time.monotonic()
+            began, busy_began = time.monotonic(), time.process_time()
             with contextlib.suppress(UnreachableError, KafkaError, ExceptionGroup):
                 await self._sample(history)
-            took = time.monotonic() - began
-            await anyio.sleep(max(STEP_S - took, COST_FACTOR * took))
+            await anyio.sleep(pause_s(time.monotonic() - began, time.process_time() - busy_began))
 
     async def _sample(self, history: History) -> None:
         seen = await self.topics()

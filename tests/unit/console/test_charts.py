@@ -141,7 +141,8 @@ def test_the_time_that_is_kept_has_limits(minutes: int) -> None:
 async def test_the_console_samples_also_while_no_page_is_open_and_a_lost_cluster_is_a_gap(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch_module, "time", SimpleNamespace(monotonic=trio.current_time, time=trio.current_time))
+    clock = SimpleNamespace(monotonic=trio.current_time, time=trio.current_time, process_time=lambda: 0.0)
+    monkeypatch.setattr(watch_module, "time", clock)
     admin: Any = FakeAdmin(ends={0: (0, 0)}, groups={"g": {0: 0}})
     admin.outage = lambda _: None
     history = History(60)

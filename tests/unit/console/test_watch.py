@@ -10,7 +10,8 @@ import trio
 from trio.testing import MockClock
 
 from anabranch.console import watch as watch_module
-from anabranch.console.watch import NotThereError, Watch
+from anabranch.console.history import STEP_S
+from anabranch.console.watch import COST_FACTOR, NotThereError, Watch, pause_s
 
 pytestmark = pytest.mark.trio
 
@@ -88,3 +89,18 @@ async def test_a_slow_answer_is_waited_for_while_brokers_answer(
     await trio.sleep(1)  # virtual time: the shown topics are not fresh any more
     seen = await watch.topics()
     assert (list(seen.value), seen.error) == (["new"], None)
+
+
+@pytest.mark.parametrize("took_s", [0.1, 0.51, 3.0, 20.0])
+@pytest.mark.parametrize("busy_share", [0.1, 0.5, 1.0])
+async def test_samples_for_charts_leave_a_core_to_others_and_a_slow_cluster_is_sampled_less(
+    took_s: float, busy_share: float
+) -> None:
+    pause = pause_s(took_s, took_s * busy_share)
+    assert took_s * busy_share / (took_s + pause) < 0.05
+    assert pause >= COST_FACTOR * took_s
+    assert took_s + pause >= STEP_S
+
+
+async def test_a_short_sample_is_taken_in_each_step() -> None:
+    assert 0.25 + pause_s(0.25, 0.25) == STEP_S
