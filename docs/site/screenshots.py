@@ -1,4 +1,4 @@
-"""Makes the console's picture in ``docs/``: ``python docs/site/screenshots.py``, in some minutes. Needs Chromium.
+"""Makes the console's pictures in ``docs/``: ``python docs/site/screenshots.py``, in some minutes. Needs Chromium.
 
 A topic of four partitions is grown twice and shrunk once while records are written and two groups read.
 """
@@ -25,7 +25,7 @@ COUNTS = (6, 8, 6)
 BETWEEN_S = 40.0
 GROUPS = {"billing": 0.1, "reports": 0.6}
 """The pause of each group's member after 50 records, in s."""
-PAGES = {"console-topic.png": f"/topics/{TOPIC}"}
+PAGES = {"console-topic.png": f"/topics/{TOPIC}", "console-group.png": "/groups/reports"}
 
 
 def write(servers: str, stop: threading.Event) -> None:
