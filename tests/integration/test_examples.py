@@ -119,9 +119,11 @@ def test_the_blocking_classes_are_started_and_stopped_and_give_batches(
     topic = fresh_name("blocking")
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(topic, num_partitions=2, replication_factor=1)])
-    producer = Producer(bootstrap_servers=cluster.bootstrap_servers)
-    producer.stop()  # it has nothing to stop yet
-    producer.start()
+    unused = Producer(bootstrap_servers=cluster.bootstrap_servers)
+    unused.stop()
+    with pytest.raises(ClientClosedError):
+        unused.start()
+    producer = Producer(bootstrap_servers=cluster.bootstrap_servers).start()
     for partition in (0, 1):
         producer.send_many(topic, [(None, b"v")] * 3, partition=partition)
     producer.stop()
