@@ -71,7 +71,8 @@ class FetchRead:
         self._throttle = throttle
         self._metrics = metrics
         self.limits = limits
-        self._results: dict[TopicPartition, PartitionData] = {}
+        self._results: dict[TopicPartition, PartitionData | ErrorCode] = {}
+        """A refused partition has only its error here: a request may name very many that do not exist."""
         self._offset_counts: dict[TopicPartition, int] = {}
         """The number of offsets in the records of each result."""
         self.target = target
@@ -119,13 +120,14 @@ class FetchRead:
         result = self.read_partition(key, state, waits)
         self._results[key] = result
         self.size_bytes += _size(result)
-        if result.error_code or result.diverging_epoch is not None:
+        if isinstance(result, ErrorCode):
             self.must_answer = True
-            self._diverges = self._diverges or result.diverging_epoch is not None
+        elif result.diverging_epoch is not None:
+            self.must_answer = self._diverges = True
         elif not result.records and not state.is_cut_short:
             self.target.dirty.pop(key, None)  # the result stays in the response: the watermark may have changed
 
-    def read_partition(self, key: TopicPartition, state: FetchedPartition, waits: bool) -> PartitionData:
+    def read_partition(self, key: TopicPartition, state: FetchedPartition, waits: bool) -> PartitionData | ErrorCode:
         try:
             partition = self._replicas.leader(key, state.current_leader_epoch)
             replica_id = self.limits.replica_id
@@ -147,7 +149,7 @@ class FetchRead:
                 self.target.watch(partition_or_none)
                 if partition_or_none.log.is_broken:
                     partition_or_none.fail()  # so that another replica leads it
-            return _refused(key, error)
+            return error.code
 
     def read_log(self, partition: Partition, state: FetchedPartition, end: int | None, waits: bool) -> LogRead:
         log = partition.log
@@ -252,15 +254,21 @@ class FetchRead:
         return at_once(self.response_in_steps())
 
     def response_in_steps(self) -> Generator[None, None, FetchResponse]:
-        """Like ``response``, but one partition a step."""
+        """Like ``response``, but one partition a step. What is not needed any more is freed in the same steps."""
         target, metrics, is_follower = self.target, self._metrics, self.limits.is_follower
         target.delayed = None
         is_session = isinstance(target, FetchSession)
         topics: dict[str, list[PartitionData]] = {}
-        for key, result in self._results.items():
+        keys = list(reversed(self._results))
+        while keys:
+            key = keys.pop()
+            found = self._results.pop(key)
             state = target.partitions.get(key)
             if state is None:
                 continue
+            if not is_session:
+                target.forget([key])
+            result = _refused(key, found) if isinstance(found, ErrorCode) else found
             news = bool(result.records) or bool(result.error_code) or result.diverging_epoch is not None
             if not (self.limits.full or news or _is_news(state, result)):
                 continue
@@ -273,7 +281,7 @@ class FetchRead:
                     self._throttle.used(key, len(result.records))
                 else:
                     metrics.note_consumed(key.topic, self._offset_counts[key])
-            if is_session and news:
+            if is_session and result.records:
                 target.dirty.pop(key, None)
                 target.dirty[key] = None
             yield
@@ -285,10 +293,10 @@ class FetchRead:
         )
 
 
-def _refused(key: TopicPartition, error: KafkaError) -> PartitionData:
+def _refused(key: TopicPartition, error: ErrorCode) -> PartitionData:
     return PartitionData(
         partition_index=key.partition,
-        error_code=error.code,
+        error_code=error,
         high_watermark=NO_OFFSET,
         aborted_transactions=None,
         records=b"",
@@ -299,8 +307,8 @@ def _below(end: int | None, offset: int) -> int:
     return offset if end is None else min(offset, end)
 
 
-def _size(result: PartitionData) -> int:
-    return len(result.records) if result.records is not None else 0
+def _size(result: PartitionData | ErrorCode) -> int:
+    return 0 if isinstance(result, ErrorCode) or result.records is None else len(result.records)
 
 
 def _is_news(state: FetchedPartition, result: PartitionData) -> bool:

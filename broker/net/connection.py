@@ -62,6 +62,10 @@ _KEEP_NOTHING = _PARKING | {ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.DELETE_RECORDS}
 """APIs whose clients choose how long the answer may wait. What waits does not need the decoded request."""
 
 
+_ENCODED = EncodedAnswer([], 0)
+"""The response of a slot whose parts are in ``rest``."""
+
+
 class _Slot:
     """A response's place in the queue; ``response`` is None until it is ready."""
 
@@ -478,17 +482,22 @@ class Connection:
             while self._closed_because is None:
                 self._wake_writer = trio.Event()
                 while self._has_ready:
-                    slot = self._slots[0]
-                    if slot.rest is None:
-                        slot.rest = await self._encode_in_steps(slot) if slot.has_many_items else self._encode(slot)
-                        self._count_rest(slot, slot.rest)
-                    await self._send(slot.rest)
-                    self._answered()
+                    await self._write_first()
                 await self._wake_writer.wait()
         except OSError as error:
             self.close(str(error))
         finally:
             self._note_progress()
+
+    async def _write_first(self) -> None:
+        """Send the first response. While it waits for the client, only its encoded bytes are kept."""
+        slot = self._slots[0]
+        if slot.rest is None:
+            slot.rest = await self._encode_in_steps(slot) if slot.has_many_items else self._encode(slot)
+            self._count_rest(slot, slot.rest)
+            slot.response = _ENCODED
+        await self._send(slot.rest)
+        self._answered()
 
     def _encode(self, slot: _Slot) -> Sequence[Part]:
         """Returns the parts to send. If encoding fails, there are no parts, and the connection is closed."""

@@ -24,6 +24,8 @@ from anabranch.runtime.env import Clock
 
 MAX_EPOCH = 2**31 - 1
 _ADDED_AT_ONCE = 256
+_TAKEN = FetchPartition()
+"""The place of a partition that was taken out of a request."""
 EVICTION_S = 120.0
 """A session this old, or this long unused, may be evicted (Kafka's MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS)."""
 
@@ -84,10 +86,12 @@ class FetchTarget:
             self._add(topic.topic, topic.partitions)
 
     def add_in_steps(self, request: FetchRequest) -> Iterator[None]:
-        """``add`` for very many partitions: yields between them."""
+        """``add`` for very many partitions: yields between them, and takes them out of the request."""
         for number, topic in enumerate(request.topics, 1):
             for first in range(0, len(topic.partitions), _ADDED_AT_ONCE):
-                self._add(topic.topic, topic.partitions[first : first + _ADDED_AT_ONCE])
+                some = topic.partitions[first : first + _ADDED_AT_ONCE]
+                self._add(topic.topic, some)
+                topic.partitions[first : first + _ADDED_AT_ONCE] = [_TAKEN] * len(some)
                 if first:
                     yield
             if number % _ADDED_AT_ONCE == 0:
