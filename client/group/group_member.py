@@ -41,9 +41,16 @@ class Reaction(enum.Enum):
     FIND_COORDINATOR = "find coordinator"
     REJOIN = "rejoin"
     """Join again with the present member id."""
+    REJOIN_WITHOUT_PARTITIONS = "rejoin without partitions"
+    """The generation is over: the member's partitions are lost, join again with the present member id."""
     REJOIN_AS_NEW = "rejoin as new"
     """The group has forgotten this member: its partitions are lost, join without a member id."""
     FAIL = "fail"
+
+    @property
+    def is_rejoin(self) -> bool:
+        """Whether the member joins again at once."""
+        return self in (Reaction.REJOIN, Reaction.REJOIN_WITHOUT_PARTITIONS, Reaction.REJOIN_AS_NEW)
 
 
 _COMMON: dict[ErrorCode, Reaction] = {
@@ -55,7 +62,8 @@ _COMMON: dict[ErrorCode, Reaction] = {
     ErrorCode.REBALANCE_IN_PROGRESS: Reaction.REJOIN,
     ErrorCode.MEMBER_ID_REQUIRED: Reaction.REJOIN,
     ErrorCode.UNKNOWN_MEMBER_ID: Reaction.REJOIN_AS_NEW,
-    ErrorCode.ILLEGAL_GENERATION: Reaction.REJOIN_AS_NEW,
+    # A static member without its id would take its own place. A coordinator that does not know the id says so next.
+    ErrorCode.ILLEGAL_GENERATION: Reaction.REJOIN_WITHOUT_PARTITIONS,
 }
 
 

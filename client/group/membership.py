@@ -302,7 +302,7 @@ class GroupMembership:
                 if self._lost and self._subscription.partitions:
                     self.member.rejoin_needed = True
                     return  # the user's task must see the loss before the next join
-                if reaction in (Reaction.REJOIN, Reaction.REJOIN_AS_NEW) and attempt == 1:
+                if reaction.is_rejoin and attempt == 1:
                     continue
             await self.link.pause(attempt)
 
@@ -312,8 +312,8 @@ class GroupMembership:
         _log.info("group %s: %s (reaction: %s)", self.link.group_id, error, reaction.name.lower().replace("_", " "))
         if reaction is Reaction.FIND_COORDINATOR:
             self.link.moved()
-        elif reaction is Reaction.REJOIN_AS_NEW:
-            self._lose()
+        elif reaction in (Reaction.REJOIN_WITHOUT_PARTITIONS, Reaction.REJOIN_AS_NEW):
+            self._lose(keep_member_id=reaction is not Reaction.REJOIN_AS_NEW)
         elif reaction is Reaction.REJOIN:
             self.member.rejoin_needed = True
         elif reaction is Reaction.FAIL and error.code is ErrorCode.FENCED_INSTANCE_ID:
@@ -324,8 +324,8 @@ class GroupMembership:
         """Let the user's next call raise the error."""
         self._failure.note(self.link.group_id, error, self._config.group_instance_id)
 
-    def _lose(self) -> None:
-        self.member.forget(keep_member_id=False)
+    def _lose(self, *, keep_member_id: bool = False) -> None:
+        self.member.forget(keep_member_id=keep_member_id)
         self._own_commits = {}
         self._lost = bool(self._subscription.partitions)
 
@@ -665,7 +665,7 @@ class GroupMembership:
             reaction = react(error.code)
             # During a join the response to JoinGroup decides whether this client is still a member.
             is_current = managed and member.state is MemberState.STABLE and member.generation_id == generation_id
-            if reaction not in (Reaction.REJOIN, Reaction.REJOIN_AS_NEW):
+            if not reaction.is_rejoin:
                 if is_current and error.code is ErrorCode.FENCED_INSTANCE_ID:
                     self.note_error(error)
                     self._fail(error)

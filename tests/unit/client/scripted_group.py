@@ -50,6 +50,8 @@ class ScriptedLink:
         self.refuse_commits: ErrorCode | None = None
         self.refuse_heartbeats: ErrorCode | None = None
         self.refuse_joins: ErrorCode | None = None
+        self.unknown_member: str | None = None
+        """The id of a member that the coordinator has forgotten."""
         self.committed: list[dict[TopicPartition, int]] = []
 
     async def request(self, body: Any, **_: Any) -> Any:
@@ -67,6 +69,8 @@ class ScriptedLink:
     async def _join(self, body: JoinGroupRequest) -> JoinGroupResponse:
         if self.refuse_joins is not None:
             return JoinGroupResponse(error_code=self.refuse_joins)
+        if body.member_id == self.unknown_member:
+            return JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
         if not body.member_id:
             return JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=f"m{len(self.seen)}")
         if self.hold_joins is not None:

@@ -108,6 +108,33 @@ def test_a_commit_that_is_refused_while_the_member_joins_does_not_end_the_join(r
     run(check)
 
 
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "forgotten"])
+def test_a_member_of_a_past_generation_joins_with_its_id_and_without_it_only_if_that_is_unknown(
+    run: Run, is_known: bool
+) -> None:
+    async def check() -> None:
+        link = ScriptedLink([T0], [T1])
+        async with anyio.create_task_group() as tasks:
+            member, listener = Fixture(tasks, link, group_instance_id="one"), Listener()
+            await member.poll_until(lambda: member.held == {T0})
+            member.coordinator.listener = RebalanceListener(listener)
+            member_id = member.coordinator.member.member_id
+            link.unknown_member = None if is_known else member_id
+            link.refuse_heartbeats = ErrorCode.ILLEGAL_GENERATION
+            await member.coordinator._heartbeat()
+            link.refuse_heartbeats = None
+            before = len(link.seen)
+            await member.poll_until(lambda: member.held == {T1})
+            asked = [body.member_id for body in link.seen[before:] if isinstance(body, JoinGroupRequest)]
+            new_id = member.coordinator.member.member_id
+            assert asked == ([member_id] if is_known else [member_id, "", new_id])
+            assert (new_id == member_id) is is_known
+            assert listener.calls == [("revoked", [T0]), ("assigned", [T1])]
+            await member.coordinator.close(commit=False)
+
+    run(check)
+
+
 def test_an_assignment_of_a_lost_generation_is_ignored(run: Run) -> None:
     async def check() -> None:
         link = ScriptedLink([T0], [T1])

@@ -298,7 +298,7 @@ def test_a_member_moves_only_along_its_table_of_states() -> None:
         (ErrorCode.REBALANCE_IN_PROGRESS, Reaction.REJOIN),
         (ErrorCode.MEMBER_ID_REQUIRED, Reaction.REJOIN),
         (ErrorCode.UNKNOWN_MEMBER_ID, Reaction.REJOIN_AS_NEW),
-        (ErrorCode.ILLEGAL_GENERATION, Reaction.REJOIN_AS_NEW),
+        (ErrorCode.ILLEGAL_GENERATION, Reaction.REJOIN_WITHOUT_PARTITIONS),
         (ErrorCode.NOT_COORDINATOR, Reaction.FIND_COORDINATOR),
         (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, Reaction.RETRY),
         (ErrorCode.FENCED_INSTANCE_ID, Reaction.FAIL),
