@@ -21,7 +21,7 @@ from anabranch.broker.metrics.layout_refusals import LayoutRefusals
 from anabranch.broker.metrics.table import BROKER_METRICS
 from anabranch.broker.metrics.timestamp_refusals import TimestampRefusals
 from anabranch.broker.replicated_offsets_log import ReplicatedOffsetsLog
-from anabranch.broker.replication.delayed_fetch import WaitingFetches
+from anabranch.broker.replication.delayed_fetch import DelayedFetch
 from anabranch.broker.replication.fetch_session import FetchSessionCache
 from anabranch.broker.replication.fetcher_config import FetcherConfig
 from anabranch.broker.replication.fetcher_per_leader import FetcherPerLeader
@@ -35,6 +35,7 @@ from anabranch.broker.replication.replica_manager import ReplicaManager
 from anabranch.broker.replication.services import SharedServices
 from anabranch.broker.replication.settings import take_over_settings
 from anabranch.broker.replication.throttle import ReplicationQuota
+from anabranch.broker.replication.waiting_fetches import WaitingFetches
 from anabranch.broker.retained_offsets import RetainedOffsets, retained_gauges
 from anabranch.broker.stock.producers import StockProducers
 from anabranch.broker.stock_consumer_facts import StockConsumerFacts
@@ -91,7 +92,7 @@ class Node:
             env.clock, values.ordered_delivery_stock_producers_silence_ms / 1000, self.metadata
         )
         self.purgatory = Purgatory(env.clock, self.background)
-        self.waiting_fetches = WaitingFetches(values.waiting_fetches_max_bytes)
+        self.waiting_fetches: WaitingFetches[DelayedFetch] = WaitingFetches(values.waiting_fetches_max_bytes)
         self.logs = LogManager(self._log_manager_config(), env, self.background)
         self.link = ClusterLink(config, env, zk, self.metadata, self.background, nursery)
         self.link.controller.on_moved = dynamic.read_all_again

@@ -1,13 +1,15 @@
 """Gives memory that was freed back to the operating system.
 
 The C library keeps freed memory between blocks that are in use. After one large request a process would keep hundreds
-of megabytes for good. ``malloc_trim`` of glibc returns every whole free page; it takes some 25 ms for 300 MB. Elsewhere
-nothing is done.
+of megabytes for good. ``malloc_trim`` of glibc returns every whole free page; it takes 25 to 50 ms of CPU for 300 MB.
+It runs in a thread, without Python's lock. But an allocation of more than 512 bytes waits for it, so the event loop may
+be held as long. ``REST_TIMES`` bounds that. Elsewhere nothing is done.
 """
 
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable
 
 import trio
@@ -19,6 +21,9 @@ GROWTH_BYTES = 24 << 20
 """Freed memory is returned when the process is larger by this than after the last time."""
 LONGEST_PAUSE = 32
 """In looks. Pauses grow while the memory that was returned is needed again."""
+LONG_S = 0.05
+REST_TIMES = 1000
+"""After a return of more than ``LONG_S`` of CPU, none follows for so many times its duration."""
 
 
 class FreedMemory:
@@ -28,33 +33,41 @@ class FreedMemory:
     1, 2, 4, 8 looks and so on, while the process is larger than after another return by ``GROWTH_BYTES``.
     """
 
-    def __init__(self, resident: Callable[[], int | None], give_back: Callable[[], object]) -> None:
+    def __init__(self, resident: Callable[[], int | None]) -> None:
         self._resident = resident
-        self._give_back = give_back
         self._least_bytes = self._last_bytes = resident() or 0
         self._pause = self._next_pause = 0
         self._looks = self._again_at = 0
         """Looks since the last return after growth."""
+        self._rest_looks = 0
 
-    def look(self) -> None:
+    def look(self) -> bool:
+        """Look once. If freed memory has to be returned, call ``returned`` afterwards."""
         resident = self._resident()
         if resident is None:
-            return
+            return False
         self._looks += 1
+        if self._rest_looks > 0:
+            self._rest_looks -= 1
+            return False
         if resident >= self._last_bytes + GROWTH_BYTES:
             if self._looks <= self._pause:
-                return
+                return False
             self._pause, self._next_pause = self._next_pause, min(max(1, 2 * self._next_pause), LONGEST_PAUSE)
             self._looks, self._again_at = 0, 1
         else:
             if self._looks > self._pause:
                 self._pause = self._next_pause = 0
             if resident < self._least_bytes + GROWTH_BYTES or self._looks < self._again_at:
-                return
+                return False
             self._again_at = 2 * self._looks
-        self._give_back()
-        self._last_bytes = self._resident() or resident
+        return True
+
+    def returned(self, seconds: float) -> None:
+        """Memory was returned, which took so much CPU time."""
+        self._last_bytes = self._resident() or self._last_bytes
         self._least_bytes = min(self._least_bytes, self._last_bytes)
+        self._rest_looks = int(seconds * REST_TIMES / LOOK_S) if seconds > LONG_S else 0
 
 
 async def return_freed_memory() -> None:
@@ -62,7 +75,14 @@ async def return_freed_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is None:
         return
-    memory = FreedMemory(resident_bytes, lambda: trim(0))
+
+    def timed() -> float:
+        begin = time.thread_time()  # not the time that other processes take
+        trim(0)
+        return time.thread_time() - begin
+
+    memory = FreedMemory(resident_bytes)
     while True:
         await trio.sleep(LOOK_S)
-        memory.look()
+        if memory.look():
+            memory.returned(await trio.to_thread.run_sync(timed))

@@ -273,8 +273,8 @@ class BrokerKeys(ProcessKeys):
         128 << 20,
         UNLIMITED,
         doc="the memory of the members of all groups that a broker coordinates, most of it the metadata in their "
-        "JoinGroup requests; beyond it, a JoinGroup that needs more is answered COORDINATOR_NOT_AVAILABLE; "
-        "-1: no limit",
+        "JoinGroup requests; beyond it, a JoinGroup that needs more is answered COORDINATOR_NOT_AVAILABLE. "
+        "A quarter is for joins that need 10,000 bytes or less; -1: no limit",
     )
     fetch_max_bytes: int = declared(INT, 55 << 20, Between(1024), doc="the largest answer to a fetch of a consumer")
     fetch_error_delay_ms: int = declared(
@@ -295,8 +295,8 @@ class BrokerKeys(ProcessKeys):
         LONG,
         32 << 20,
         UNLIMITED,
-        doc="the memory of all waiting fetches without a session; beyond it, the fetch that has waited longest is "
-        "answered with what there is; -1: no limit",
+        doc="the memory of all waiting fetches without a session; beyond it, the connection that keeps the most gets "
+        "an early answer to its oldest one; -1: no limit",
     )
     producer_id_expiration_ms: int = declared(
         INT, MS_PER_DAY, POSITIVE, CLUSTER, doc="idle time before a producer expires"

@@ -100,6 +100,7 @@ def join_group(turn: Turn, token: Token, ctx: RequestOrigin, request: JoinGroupR
     elif not group.supports(request.protocol_type, joining.protocols):
         joining.refuse(turn, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     elif not turn.shard.has_room(_more_bytes(group, joining)):
+        turn.shard.on_refused()
         joining.refuse(turn, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     else:
         turn.shard.groups[request.group_id] = group

@@ -66,6 +66,8 @@ class Leadership:
         self._level = level
         self._background = background or Background(clock)
         self.loaded: dict[int, LoadedPartition] = {}
+        self.refused_joins = 0
+        """The number of joins that were refused because members take too much memory."""
         self.on_waited: Callable[[float], None] = lambda _seconds: None
         """See ``Shard``."""
         self.is_closed = False
@@ -161,9 +163,13 @@ class Leadership:
                     await trio.sleep(pause_s)
                     pause_s = min(pause_s * 2, LAST_RETRY_S)
 
+    def _note_refused(self) -> None:
+        self.refused_joins += 1
+
     async def _load_once(self, loading: _Load) -> None:
         partition = loading.partition
         shard = Shard(self._config, leader_epoch=loading.leader_epoch, on_waited=self.on_waited)
+        shard.on_refused = self._note_refused
         shard.memory_elsewhere = lambda: sum(
             other.shard.memory.taken_bytes for other in self.loaded.values() if other.shard is not shard
         )

@@ -106,6 +106,11 @@ class GroupCoordinator:
         """Call ``on_waited`` with the seconds of each finished wait for a position."""
         self._leadership.on_waited = on_waited
 
+    @property
+    def refused_joins(self) -> int:
+        """The number of joins that were refused because members take too much memory."""
+        return self._leadership.refused_joins
+
     def shards(self) -> list[Shard]:
         """The loaded partitions of the offsets topic; callers must not change them."""
         return [loaded.shard for loaded in self._leadership.loaded.values()]

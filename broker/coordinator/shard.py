@@ -20,6 +20,14 @@ def _none() -> int:
     return 0
 
 
+def _ignore_refusal() -> None:
+    """Do nothing."""
+
+
+SMALL_MEMBER_BYTES = 10_000
+"""A quarter of ``group.members.max.bytes`` is for joins that need no more. Most members have few topics."""
+
+
 @dataclass(slots=True, eq=False)
 class Shard:
     """The groups of one partition. ``durable`` is their state in the log, ``groups`` is their present state.
@@ -34,6 +42,8 @@ class Shard:
     memory: MemberMemory = field(default_factory=MemberMemory)
     memory_elsewhere: Callable[[], int] = _none
     """The memory of the members in the other partitions that this broker coordinates."""
+    on_refused: Callable[[], None] = _ignore_refusal
+    """Called when a join is refused because members take too much memory."""
     leader_epoch: int = NO_EPOCH
     """The leader epoch in which the partition was loaded."""
     position_answers: int = 0
@@ -42,9 +52,13 @@ class Shard:
     """Called when a member's wait for a position ends, with the seconds that the wait took."""
 
     def has_room(self, more_bytes: int) -> bool:
-        """Whether members may take so much more memory (``group.members.max.bytes``)."""
+        """Whether a member may take so much more memory (``group.members.max.bytes``)."""
         most = self.config.members_max_bytes
-        return most < 0 or more_bytes <= 0 or self.memory.taken_bytes + self.memory_elsewhere() + more_bytes <= most
+        if most < 0 or more_bytes <= 0:
+            return True
+        if more_bytes > SMALL_MEMBER_BYTES:
+            most -= most // 4
+        return self.memory.taken_bytes + self.memory_elsewhere() + more_bytes <= most
 
     def rebuild(self, group_id: str, monotonic_ms: int) -> None:
         """Build a group again from its durable state, if there is any; the members' sessions start now."""

@@ -41,6 +41,8 @@ LARGE_BYTES = 16 * 1024
 _LEAST_PARTITION_BYTES = 24
 READ_AT_ONCE = 256
 """The number of partitions that are read before other requests are served."""
+MOST_DELAYED = 10_000
+"""A fetch of more partitions with nothing but errors is not delayed: what waits is answered in one pass."""
 
 
 def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
@@ -75,7 +77,8 @@ def _waiting(ctx: RequestContext, request: FetchRequest, read: FetchRead) -> Def
     if _is_enough(request, read):
         return _repeated_refusal(ctx, request, read)
     deadline = ctx.node.env.clock.monotonic() + request.max_wait_ms / 1000
-    answer = DelayedFetch.park(ctx.node.purgatory, deadline, read, request.min_bytes, ctx.node.waiting_fetches)
+    kept = ctx.node.waiting_fetches
+    answer = DelayedFetch.park(ctx.node.purgatory, deadline, read, request.min_bytes, kept, ctx.session)
     answer.on_abandoned = read.target.abandon
     return answer
 
@@ -86,10 +89,10 @@ def _repeated_refusal(ctx: RequestContext, request: FetchRequest, read: FetchRea
     is_repeated, ctx.session.fetch_was_refused = is_refused and ctx.session.fetch_was_refused, is_refused
     delay_ms = ctx.node.config.values.fetch_error_delay_ms
     wait_ms = min(request.max_wait_ms, delay_ms * (1 + ctx.node.env.rng.random()))
-    if not is_repeated or wait_ms <= 0:
+    if not is_repeated or wait_ms <= 0 or len(read.target.partitions) > MOST_DELAYED:
         return None
     deadline = ctx.node.env.clock.monotonic() + wait_ms / 1000
-    return DelayedRefusal.park(ctx.node.purgatory, deadline, read, 1, ctx.node.waiting_fetches)
+    return DelayedRefusal.park(ctx.node.purgatory, deadline, read, 1, ctx.node.waiting_fetches, ctx.session)
 
 
 def _is_enough(request: FetchRequest, read: FetchRead) -> bool:

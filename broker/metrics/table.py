@@ -25,6 +25,10 @@ BROKER_METRICS = MetricTable(
         "How long records have waited at a member for another member, the owner, to read a partition",
         ("consumergroup", "topic", "partition", "waiting", "owner"),
     ),
+    gauge(
+        "anabranch_group_members_bytes",
+        "Memory of the members of groups coordinated here (group.members.max.bytes)",
+    ),
     histogram(
         "anabranch_hand_over_seconds",
         "Waits of records, at members of groups coordinated here, until another partition was read",
@@ -51,6 +55,7 @@ BROKER_METRICS = MetricTable(
     counter("anabranch_messages_out", "Offsets of record batches in answers to consumers, by topic", ("topic",)),
     counter("anabranch_offset_commits", "OffsetCommit requests to this coordinator"),
     gauge("anabranch_partition_leader_epoch", "The leader epoch of a partition led here", ("topic", "partition")),
+    counter("anabranch_refused_joins", "JoinGroup requests refused because of group.members.max.bytes"),
     gauge(
         "anabranch_retained_bytes",
         "Bytes older than retention.ms that partitions led here keep, because the group has not read all of them",
@@ -72,6 +77,11 @@ BROKER_METRICS = MetricTable(
         ("topic", "group"),
     ),
     counter("anabranch_stock_produce_refusals", "Batches refused from producers that name no layout", ("topic",)),
+    gauge(
+        "anabranch_waiting_fetches_bytes",
+        "Memory of the fetches without a session that wait (waiting.fetches.max.bytes)",
+    ),
+    counter("anabranch_waiting_fetches_ended", "Fetches answered early because of waiting.fetches.max.bytes"),
     counter(
         "anabranch_withheld_fetches",
         "Fetched partitions whose next records were withheld from a consumer, for the order of keys",

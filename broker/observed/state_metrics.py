@@ -269,6 +269,8 @@ def network_metrics(node: Node, server: Server) -> Callable[[], Iterator[Metric 
         prefix = "kafka_network_socketserver"
         yield BROKER_METRICS.value(f"{prefix}_memorypoolused", budget.taken_bytes)
         yield BROKER_METRICS.value(f"{prefix}_memorypoolavailable", budget.free_bytes)
+        yield BROKER_METRICS.value("anabranch_waiting_fetches_bytes", node.waiting_fetches.parked_bytes)
+        yield BROKER_METRICS.value("anabranch_waiting_fetches_ended", node.waiting_fetches.ended)
 
     return collect
 
@@ -310,6 +312,8 @@ class GroupMetrics:
             sum(len(offsets) for shard in shards for offsets in shard.durable.offsets.values()),
         )
         groups = self._node.groups
+        yield BROKER_METRICS.value("anabranch_group_members_bytes", sum(shard.memory.taken_bytes for shard in shards))
+        yield BROKER_METRICS.value("anabranch_refused_joins", groups.refused_joins)
         yield BROKER_METRICS.value("anabranch_offset_commits", groups.commits)
         yield BROKER_METRICS.value(
             "anabranch_committed_offsets",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Protocol
 
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.replication.fetch_session import FetchSession, FetchTarget
 from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
+from anabranch.broker.replication.waiting_fetches import WaitingFetches
 from anabranch.protocol.generated.fetch import FetchResponse
 
 
@@ -31,7 +33,7 @@ class DelayedFetch(DelayedOperation):
         self._read: Read | None = read
         """None when it is answered: the purgatory keeps the operation up to its deadline."""
         self._min_bytes = min_bytes
-        self._kept: WaitingFetches | None = None
+        self._kept: WaitingFetches[DelayedFetch] | None = None
         self._answer: Deferred[FetchResponse] = Deferred()
 
     @classmethod
@@ -41,15 +43,20 @@ class DelayedFetch(DelayedOperation):
         deadline: float,
         read: Read,
         min_bytes: int,
-        kept: WaitingFetches | None = None,
+        kept: WaitingFetches[DelayedFetch] | None = None,
+        client: Hashable = None,
     ) -> Deferred[FetchResponse]:
-        """Wait for the read's partitions to change. A fetch without a session counts in ``kept`` meanwhile."""
+        """Wait for the read's partitions to change. A fetch without a session counts in ``kept`` meanwhile.
+
+        ``client`` stands for the connection of the fetch.
+        """
         operation = cls(deadline, read, min_bytes)
         read.target.delayed = operation
         purgatory.park(operation)
         if kept is not None and not isinstance(read.target, FetchSession):
             operation._kept = kept
-            kept.add(operation, len(read.target.partitions))
+            for ended in kept.add(operation, len(read.target.partitions), client):
+                purgatory.end(ended)
         return operation._answer
 
     @property
@@ -91,35 +98,3 @@ class DelayedRefusal(DelayedFetch):
 
     def _is_ready(self, read: Read) -> bool:
         return read.size_bytes >= self._min_bytes
-
-
-class WaitingFetches:
-    """The fetches without a session that wait, within a limit of memory for all of them; -1: no limit.
-
-    Beyond the limit, the one that has waited longest is answered with what there is. Its client asks again. A session
-    keeps its partitions also while no fetch waits, so ``FetchSessionCache`` limits them.
-    """
-
-    FETCH_BYTES = 2_000
-    PARTITION_BYTES = 1_000
-    """What one more partition takes: its key, its state, its result, and the entries in the sets of readers."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._sizes: dict[DelayedFetch, int] = {}
-        self.parked_bytes = 0
-        """The memory of all waiting fetches. A single one may exceed the limit."""
-
-    def __len__(self) -> int:
-        return len(self._sizes)
-
-    def add(self, operation: DelayedFetch, partitions: int) -> None:
-        """Count a fetch that waits from now on, and answer others if there is no room."""
-        size = self._sizes[operation] = self.FETCH_BYTES + self.PARTITION_BYTES * partitions
-        self.parked_bytes += size
-        while 0 <= self._limit_bytes < self.parked_bytes and len(self._sizes) > 1:
-            next(iter(self._sizes)).expire()
-
-    def remove(self, operation: DelayedFetch) -> None:
-        """Note that a fetch does not wait any more."""
-        self.parked_bytes -= self._sizes.pop(operation, 0)

@@ -58,6 +58,7 @@ class Purgatory:
         self._heap: list[tuple[float, int, DelayedOperation]] = []
         self._order = count()
         self._changed: dict[DelayedOperation, None] = {}
+        self._ended: dict[DelayedOperation, None] = {}
         self._sleeping_until = math.inf
         self._wake = trio.Event()
         self._left = ITEMS_AT_ONCE
@@ -87,10 +88,15 @@ class Purgatory:
             self._wake.set()
         self._changed[operation] = None
 
+    def end(self, operation: DelayedOperation) -> None:
+        """Answer ``operation`` in the next turn of the loop with its present result, as at its deadline."""
+        self._wake.set()
+        self._ended[operation] = None
+
     async def run(self) -> None:
         """Deliver changes and deadlines until cancelled."""
         while True:
-            for _ in chain(self._deliver(), self._expire()):
+            for _ in chain(self._deliver(), self._end(), self._expire()):
                 await pause()
             self._sleeping_until = self._heap[0][0] if self._heap else math.inf
             with trio.move_on_at(self._sleeping_until):
@@ -102,6 +108,13 @@ class Purgatory:
         changed, self._changed = self._changed, {}
         for operation in changed:
             if not operation.completed and self._complete(operation, operation.try_complete):
+                yield
+
+    def _end(self) -> Iterator[None]:
+        """Yields where other tasks have to run."""
+        ended, self._ended = self._ended, {}
+        for operation in ended:
+            if not operation.completed and self._complete(operation, operation.expire):
                 yield
 
     def _complete(self, operation: DelayedOperation, step: Callable[[], None]) -> bool:

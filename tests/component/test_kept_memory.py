@@ -15,7 +15,7 @@ import trio.testing
 from anabranch.broker import node
 from anabranch.broker.handlers import fetch
 from anabranch.broker.net import large_requests, server
-from anabranch.broker.replication.delayed_fetch import WaitingFetches
+from anabranch.broker.replication.waiting_fetches import FETCH_BYTES, PARTITION_BYTES, WaitingFetches
 from anabranch.protocol.framing import RequestHeader, encode_request
 from anabranch.protocol.generated.delete_groups import DeleteGroupsRequest
 from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest
@@ -39,7 +39,7 @@ class Counters:
     """The counters of memory of the broker that starts next."""
 
     decoded: DecodedRequests
-    fetches: WaitingFetches
+    fetches: WaitingFetches[Any]
     bytes_of_requests: MemoryBudget
 
     def held(self) -> tuple[int, int, int]:
@@ -177,7 +177,7 @@ async def test_after_a_shutdown_nothing_counts(tmp_path: Path, counters: Counter
 
 async def test_many_large_fetches_of_many_connections_take_bounded_memory(tmp_path: Path, counters: Counters) -> None:
     """Eight of each of 125 connections wait for records that never come; another client is served."""
-    of_one = WaitingFetches.FETCH_BYTES + PARTITIONS * WaitingFetches.PARTITION_BYTES
+    of_one = FETCH_BYTES + PARTITIONS * PARTITION_BYTES
     limit = 50 * of_one
     async with one_broker(tmp_path, {"waiting.fetches.max.bytes": str(limit)}) as broker:
         await broker.create_topic("t", PARTITIONS)

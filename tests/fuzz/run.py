@@ -1,6 +1,7 @@
 """Sends hostile frames to a broker and a controller, real processes, and watches them.
 
-After each frame the process must be alive, answer another connection, and have taken bounded memory.
+After each frame the process must be alive, answer another connection, have taken bounded memory, and have logged no
+failed background work.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ MOST_TIMES = 16
 FLAT_BYTES = 96 * MIB
 """Memory beside the request: the answer, at most 64 MiB, and what the process needs for anything."""
 PROBE_LIMIT_S = 20.0
+FAILED = "background.failed"
+"""No request may make background work of a process fail."""
+MOST_OF_A_LINE = 1_000
 SESSION_TIMEOUT_MS = 18_000
 """The default: the watchdog ends a process by this time, and shall not by the load of the machine."""
 START_LIMIT_S = 60.0
@@ -56,7 +60,9 @@ class FuzzResult:
 class Target:
     """A process under fuzz."""
 
-    def __init__(self, name: str, port: int, pid: int) -> None:
+    def __init__(self, cluster: SoakCluster, name: str, port: int, pid: int) -> None:
+        self._cluster = cluster
+        self._looked_bytes = cluster.log_size(name)
         self.name = name
         self.port = port
         self.pid = pid
@@ -66,6 +72,12 @@ class Target:
     def grown_bytes(self) -> int:
         """The growth of the process, at its highest, since the beginning."""
         return _peak_bytes(self.pid) - self._first_bytes
+
+    def failures(self) -> list[str]:
+        """The lines about failed background work that were logged since the last call."""
+        begin, self._looked_bytes = self._looked_bytes, self._cluster.log_size(self.name)
+        lines = self._cluster.logged_since(self.name, begin).splitlines()
+        return [f"{self.name} logged {line[:MOST_OF_A_LINE]}" for line in lines if FAILED in line]
 
     async def answers_others(self) -> bool:
         """Whether another connection gets an answer."""
@@ -124,16 +136,18 @@ async def _fuzz(cluster: SoakCluster, rng: random.Random, goes_on: Callable[[int
                 result.problems.append(f"{target.name} took {grown // MIB} MiB by frame {count}: {what}")
             else:
                 result.most_bytes[target.name] = grown
+            result.problems += target.failures()
         if result.problems:
             result.problems.append(f"frame {count} had {len(frame)} bytes, at first {frame[:64].hex()}")
+    result.problems += [problem for target in targets for problem in target.failures()]
 
 
 async def _started(cluster: SoakCluster, name: str, port: int) -> Target:
     with trio.fail_after(START_LIMIT_S):
         while True:
-            target = Target(name, port, cluster.nodes[name].child.pid)
+            target = Target(cluster, name, port, cluster.nodes[name].child.pid)
             if await target.answers_others():
-                return Target(name, port, target.pid)
+                return Target(cluster, name, port, target.pid)
             await trio.sleep(0.1)  # polls: until the process listens
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.handlers import fetch
-from anabranch.broker.replication.delayed_fetch import WaitingFetches
 from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
+from anabranch.broker.replication.waiting_fetches import WaitingFetches
 from anabranch.broker.stock.client_session import ClientSession
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -19,7 +19,7 @@ from anabranch.protocol.types import TopicPartition
 from tests.support.broker.replica_cluster import ReplicaCluster
 
 REMOVED = 5
-"""A partition that does not exist."""
+"""A partition that does not exist, as those after it."""
 
 
 class Replicas:
@@ -29,18 +29,18 @@ class Replicas:
         self._broker = broker
 
     def leader(self, key: TopicPartition, current_leader_epoch: int) -> Any:
-        if key.partition == REMOVED:
+        if key.partition >= REMOVED:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return self._broker.leader(key, current_leader_epoch)
 
     def hosted(self, key: TopicPartition) -> Any:
-        return None if key.partition == REMOVED else self._broker.hosted(key)
+        return None if key.partition >= REMOVED else self._broker.hosted(key)
 
 
 class Reader:
     """One connection that fetches from a broker, which leads partition 0 of ``t``."""
 
-    def __init__(self, delay_ms: int = 50, waiting: WaitingFetches | None = None) -> None:
+    def __init__(self, delay_ms: int = 50, waiting: WaitingFetches[Any] | None = None) -> None:
         self.cluster = ReplicaCluster(1)
         self.cluster.elect(1, 1, [1])
         self.purgatory = Purgatory(self.cluster.clock)
@@ -132,3 +132,12 @@ def test_followers_and_clients_that_do_not_wait_are_not_delayed(
     reader = Reader(delay_ms)
     for _ in range(3):
         assert reader.fetch(REMOVED, max_wait_ms=max_wait_ms, replica_id=replica_id) == UNKNOWN
+
+
+def test_a_fetch_of_very_many_partitions_is_not_delayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer to a delayed fetch is made in one pass of the event loop."""
+    monkeypatch.setattr(fetch, "MOST_DELAYED", 2)
+    reader = Reader()
+    for _ in range(3):
+        assert reader.fetch(REMOVED, REMOVED + 1, REMOVED + 2) is not None
+    assert reader.fetch(REMOVED, REMOVED + 1) is None

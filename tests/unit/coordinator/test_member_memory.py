@@ -38,6 +38,30 @@ def test_joins_of_many_clients_that_wait_take_bounded_memory() -> None:
     assert late not in driver.replies, "it waits for other members"
 
 
+def test_members_with_much_metadata_do_not_keep_out_those_with_little() -> None:
+    driver = Driver(GroupConfig(members_max_bytes=LIMIT))
+    refused: list[str] = []
+    driver.shard.on_refused = lambda: refused.append("refused")
+    while not refused:
+        driver.join(group=f"g{driver.tokens}", metadata=METADATA)
+    assert driver.shard.memory.taken_bytes <= LIMIT * 3 // 4
+    small = [driver.join(group=f"s{number}", metadata=bytes(500)) for number in range(50)]
+    assert not driver.replies.keys() & set(small), "they wait for other members"
+    assert len(refused) == 1
+
+
+def test_a_static_member_rejoins_although_there_is_no_room() -> None:
+    driver = Driver(GroupConfig(members_max_bytes=LIMIT))
+    driver.join(group="old", instance="i", metadata=METADATA, v=5)
+    driver.advance(3_000)
+    while driver.shard.has_room(1_500):
+        driver.join(group=f"g{driver.tokens}")
+    again = driver.join(group="old", instance="i", metadata=METADATA, v=5)
+    assert driver.error(again) is ErrorCode.NONE
+    more = driver.join(group="old", instance="i", metadata=METADATA + METADATA, v=5)
+    assert driver.error(more) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
 def test_member_ids_that_nobody_uses_count_until_they_are_forgotten() -> None:
     driver = Driver(GroupConfig(members_max_bytes=LIMIT))
     for _ in range(CLIENTS):
