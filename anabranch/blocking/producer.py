@@ -6,6 +6,7 @@ import contextlib
 import functools
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
@@ -13,6 +14,7 @@ from typing import Any, Self
 import anyio
 
 from anabranch.blocking.client import BlockingClient
+from anabranch.blocking.hand_over import LET_GO_FOR_S
 from anabranch.blocking.loop_thread import LoopThread
 from anabranch.blocking.methods import like
 from anabranch.client import RecordHandle as AsyncRecordHandle
@@ -28,6 +30,8 @@ from anabranch.runtime.signal import Signal
 _log = logging.getLogger(__name__)
 _MOST_QUEUED = 1_000
 """So many records cross at once. A thread that queues more waits until the loop has taken them."""
+_TAKEN_AT_ONCE = 250
+"""After so many records the loop lets go of the interpreter's lock, for the other threads of the program."""
 _MOST_BYTES = 1024 * 1024
 """So many bytes of the records of one ``send_many`` cross at once, and one record more."""
 _RECORD_OVERHEAD_BYTES = 32
@@ -283,7 +287,8 @@ class Producer(BlockingClient[AsyncProducer]):
     async def _take_queue(self) -> None:
         """Append the queued records to their batches, in order."""
         client, queue = self._client, self._queue
-        for _ in range(len(queue)):
+        many = len(queue) > _TAKEN_AT_ONCE
+        for _ in range(_TAKEN_AT_ONCE if many else len(queue)):
             handle = queue[0]
             record = handle._record
             assert record is not None
@@ -303,6 +308,8 @@ class Producer(BlockingClient[AsyncProducer]):
             self._taken += 1
             self._taken_bytes += _size(record)
         self._made_progress()
+        if many:
+            time.sleep(LET_GO_FOR_S)
         if client._gives_way:
             await client._give_way()
 

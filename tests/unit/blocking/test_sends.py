@@ -7,7 +7,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -52,6 +52,24 @@ def test_records_keep_their_order_across_many_crossings(broker: FakeBroker, back
         assert all(handle.done() for handle in handles)
         assert [handle.result().offset for handle in handles] == list(range(5_000))
     assert broker.logs[T].values() == numbers(5_000)
+
+
+def test_the_loop_lets_other_threads_run_while_it_takes_many_records(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queued = threading.Event()
+    with Producer(bootstrap_servers=broker.address) as producer:
+        producer.send_and_wait("t", b"first", partition=0)
+        assert producer._loop is not None
+        pauses: list[float] = []
+        monkeypatch.setattr(producer_module, "time", SimpleNamespace(sleep=pauses.append))
+        producer._loop.call_soon(queued.wait)
+        for value in numbers(900):
+            producer.send("t", value, partition=0)
+        assert pauses == []
+        queued.set()
+        producer.flush()
+    assert len(pauses) == 3
 
 
 def test_send_many_returns_the_metadata_in_order(broker: FakeBroker) -> None:
