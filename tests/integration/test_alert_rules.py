@@ -96,7 +96,7 @@ CASES = {
 AGAIN = {
     "AnabranchGivenUpStep": Series(f"{A}_given_up_steps_total", ONE, "2", {"error": "E"}),
     "AnabranchOrderMayBeLost": Series(f"{A}_withhold_let_go_total", ONE, "2", OF_GROUP),
-    "AnabranchUnreadRecordsExpire": Series(f"{A}_held_records_removed_total", ONE, "2", OF_GROUP),
+    "AnabranchUnreadRecordsExpire": Series(f"{A}_retained_records_removed_total", ONE, "2", OF_GROUP),
 }
 """For each alert: a case in which the counter is above zero before the fault."""
 

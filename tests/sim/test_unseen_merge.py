@@ -466,7 +466,7 @@ def an_assignment_counts_as_a_load(patch: Patch) -> None:
 
     def note_new(self: Gate, partitions: Iterable[int]) -> None:
         wanted = set(partitions)
-        not_loaded.update((self, partition) for partition in wanted - self.held)
+        not_loaded.update((self, partition) for partition in wanted - self.owned)
         assign(self, wanted)
 
     def look_first(self: Gate, partition: int, epoch: int) -> Any:
