@@ -30,6 +30,10 @@ __all__ = ["Admin", "Consumer", "Producer", "RecordHandle"]
 __all__ += [name for name in anabranch.__all__ if name not in __all__]
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

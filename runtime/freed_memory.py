@@ -3,7 +3,7 @@
 The C library keeps freed memory between blocks that are in use. After one large request a process would keep hundreds
 of megabytes for good. ``malloc_trim`` of glibc returns every whole free page; it takes 25 to 50 ms of CPU for 300 MB.
 It runs in a thread, without Python's lock. But an allocation of more than 512 bytes waits for it, so the event loop may
-be held as long. ``REST_TIMES`` bounds that. Elsewhere nothing is done.
+be held as long. ``REST_TIMES`` makes that rare. Elsewhere nothing is done.
 """
 
 from __future__ import annotations

@@ -190,7 +190,14 @@ class Consumer:
         deadline = None if timeout < 0 else time.monotonic() + timeout
         found: list[Message] = []
         while len(found) < num_messages:
-            message = self.poll(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            if not found:  # what the callback raises must not lose messages
+                self._call_on_commit()
+            try:
+                message = self._next(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            except CommitOutcome:
+                if found:
+                    break
+                continue
             if message is None:
                 break
             found.append(message)
@@ -267,8 +274,10 @@ class Consumer:
         """Commit, with ``enable.auto.commit``, and leave the group."""
         if threading.get_ident() == self._callback_thread:
             raise KafkaException(KafkaError(CODES["_STATE"], "a rebalance callback cannot close its consumer"))
-        self._call("close")
-        self._call_on_commit()
+        try:
+            self._call("close")
+        finally:
+            self._call_on_commit()
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(missing("Consumer", name), name=name, obj=self)

@@ -23,7 +23,7 @@ class _Client(Generic[F]):
 
     key: Hashable
     sizes: dict[F, int] = field(default_factory=dict)
-    held_bytes: int = 0
+    taken_bytes: int = 0
 
 
 class WaitingFetches(Generic[F]):
@@ -74,9 +74,9 @@ class WaitingFetches(Generic[F]):
 
     def _change(self, client: _Client[F], delta_bytes: int) -> None:
         self.parked_bytes += delta_bytes
-        before = client.held_bytes.bit_length()
-        client.held_bytes += delta_bytes
-        after = client.held_bytes.bit_length()
+        before = client.taken_bytes.bit_length()
+        client.taken_bytes += delta_bytes
+        after = client.taken_bytes.bit_length()
         if before == after:
             return
         if before:

@@ -6,6 +6,7 @@ import contextlib
 import queue
 import re
 import threading
+import time
 from typing import Any
 
 import anyio
@@ -422,6 +423,29 @@ def test_on_commit_ends_the_wait_of_poll_for_an_automatic_commit() -> None:
                 consumer.poll()
             with contextlib.suppress(Done):
                 consumer.close()
+
+
+def test_an_error_of_on_commit_loses_no_message_of_consume() -> None:
+    def on_commit(error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        raise ValueError("of the callback")
+
+    read: list[int | None] = []
+    with start_blocking_portal() as portal:
+        coordinated = Coordinated()
+        with portal.wrap_async_context_manager(coordinated.running()):
+            conf = {"bootstrap.servers": coordinated.address, "group.id": "g", "auto.commit.interval.ms": 1}
+            consumer = Consumer(conf, on_commit=on_commit)
+            consumer.assign([TopicPartition(*PARENT, 0)])
+            raised, deadline = 0, time.monotonic() + 20
+            while len(read) < 10 and time.monotonic() < deadline:
+                try:
+                    read += [message.offset() for message in consumer.consume(4, 1)]
+                except ValueError:
+                    raised += 1
+            with contextlib.suppress(ValueError):
+                consumer.close()
+    assert read == [*range(10)]
+    assert raised
 
 
 def test_an_asynchronous_commit_leaves_out_partitions_that_were_revoked_before_its_turn(
