@@ -40,7 +40,7 @@ class Consumer(BlockingConsumer):
         super()._on_start(loop)
         coordinator = self._client._coordinator
         if coordinator is not None:
-            coordinator.on_commit = self._note_outcome
+            coordinator.commits.on_commit = self._note_outcome
 
     def _note_outcome(self, chosen: Chosen, error: KafkaError | None) -> None:
         if self.on_commit is None:
@@ -73,7 +73,7 @@ class Consumer(BlockingConsumer):
     async def send_commit(self, chosen: Chosen, call: int) -> None:
         """Commit ``chosen`` for the call number ``call``. In the loop."""
         assert self._client._coordinator is not None
-        await self._client._coordinator.commit(chosen, call=call)
+        await self._client._coordinator.commits.commit(chosen, call=call)
 
     async def _commit_and_log(
         self, chosen: Chosen, call: int, owned: Mapping[TopicPartition, object], until: float

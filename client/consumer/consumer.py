@@ -653,14 +653,14 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         """
         chosen = self._to_commit(offsets)
         assert self._coordinator is not None
-        await self._coordinator.commit(chosen)
+        await self._coordinator.commits.commit(chosen)
 
     def _to_commit(self, offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
         """The offsets of a ``commit`` that is called at this moment."""
         self._need_link()
         assert self._coordinator is not None
         if offsets is None:
-            return self._coordinator.consumed()
+            return self._coordinator.commits.consumed()
         chosen: dict[TopicPartition, OffsetAndMetadata] = {}
         for tp, value in offsets.items():
             offset = committed_offset("offsets", value)

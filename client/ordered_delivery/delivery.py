@@ -361,7 +361,7 @@ class OrderedDelivery:
             for tp in due:
                 self._reports.forget(tp)  # the commit may report the position even if its response is lost
             try:
-                known_to_coordinator = await self._coordinator.commit_news(due)
+                known_to_coordinator = await self._coordinator.commits.commit_news(due)
             except KafkaError:
                 return
         for tp, progress in due.items():

@@ -17,9 +17,9 @@ from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.loaded_partition import LoadedPartition
 from anabranch.broker.coordinator.position_owners import answer_if_news
 from anabranch.client.errors import KafkaError
+from anabranch.client.group.commits import MemberCommits
 from anabranch.client.group.coordinator_link import CoordinatorLink
 from anabranch.client.group.listener import PartitionKeyListener
-from anabranch.client.group.membership import GroupMembership
 from anabranch.client.ordered_delivery.reports import Reports
 from anabranch.ordered_resize.facts import Facts
 from anabranch.protocol.errors import ErrorCode
@@ -72,7 +72,7 @@ def positions_of_evicted_members_are_accepted(patch: Patch) -> None:
 
 
 def fetched_offsets_count_as_committed(patch: Patch) -> None:
-    fetch, commit_news = CoordinatorLink.fetch_offsets, GroupMembership.commit_news
+    fetch, commit_news = CoordinatorLink.fetch_offsets, MemberCommits.commit_news
     fetched: dict[tuple[int, Any], int] = {}
 
     async def fetch_offsets(self: Any, partitions: Any, *rest: Any, **options: Any) -> Any:
@@ -86,7 +86,7 @@ def fetched_offsets_count_as_committed(patch: Patch) -> None:
         return await commit_news(self, news) if news else set()
 
     patch.setattr(CoordinatorLink, "fetch_offsets", fetch_offsets)
-    patch.setattr(GroupMembership, "commit_news", commit)
+    patch.setattr(MemberCommits, "commit_news", commit)
 
 
 def rewinds_are_not_counted(patch: Patch) -> None:
@@ -94,18 +94,18 @@ def rewinds_are_not_counted(patch: Patch) -> None:
 
 
 def a_refused_commit_counts(patch: Patch) -> None:
-    commit_news = GroupMembership.commit_news
+    commit_news = MemberCommits.commit_news
 
     async def commit(self: Any, partitions: Any) -> Any:
-        self.note_error = lambda *_: None
+        self.standing.note_error = lambda *_: None
         try:
             return await commit_news(self, partitions)
         except KafkaError:
             return set()
         finally:
-            del self.note_error
+            del self.standing.note_error
 
-    patch.setattr(GroupMembership, "commit_news", commit)
+    patch.setattr(MemberCommits, "commit_news", commit)
 
 
 def positions_are_not_reported_again(patch: Patch) -> None:

@@ -21,7 +21,7 @@ from anabranch.broker.coordinator import position_poll, readers
 from anabranch.client import Consumer
 from anabranch.client.cluster import TopicInfo
 from anabranch.client.group.coordinator_link import CoordinatorLink
-from anabranch.client.group.membership import GroupMembership
+from anabranch.client.group.join import Join
 from anabranch.client.net.metadata import Metadata
 from anabranch.client.ordered_delivery.topic_gates import TopicGates
 from anabranch.ordered_resize import lineage
@@ -190,7 +190,7 @@ class UnseenMerge(Scene):
 
         patch.setattr(Metadata, "refresh", refresh_once_served)
         patch.setattr(CoordinatorLink, "request", request_when_it_belongs)
-        patch.setattr(GroupMembership, "needs_assignment", lambda _: False)
+        patch.setattr(Join, "needs_assignment", lambda _: False)
 
     async def begin(self) -> None:
         """Start both readers."""

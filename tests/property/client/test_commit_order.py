@@ -78,18 +78,18 @@ class Program:
         coordinator, chosen = self.member.coordinator, self.chosen()
         try:
             if kind == "program":
-                await coordinator.commit(chosen)
+                await coordinator.commits.commit(chosen)
             elif kind == "queued":
                 call = self.link.commit_order.call()
                 await anyio.sleep(self.rng.random())  # virtual time: in the queue
-                await coordinator.commit(chosen, call=call)
+                await coordinator.commits.commit(chosen, call=call)
             elif kind == "automatic":
                 await coordinator.poll()
             elif kind == "report":
-                await coordinator.commit_news([T0, T1])
+                await coordinator.commits.commit_news([T0, T1])
             elif kind == "given up":
                 with anyio.move_on_after(self.rng.random() / 10):
-                    await coordinator.commit(chosen)
+                    await coordinator.commits.commit(chosen)
             else:
                 await coordinator.close(commit=True)
         except KafkaError:

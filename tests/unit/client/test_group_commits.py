@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import anyio
 import pytest
 
+from anabranch.client.errors import ErrorCode, KafkaError
 from anabranch.client.group.coordinator_link import OffsetAndMetadata
 from anabranch.client.group.listener import RebalanceListener
 from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupResponse
@@ -29,7 +31,7 @@ def test_a_background_commit_never_overwrites_a_later_commit(run: Run) -> None:
             await anyio.wait_all_tasks_blocked()
             link.hold_commits = None
             member.subscription.state(T0).seek(25)
-            await member.coordinator.commit(member.coordinator.consumed())
+            await member.coordinator.commits.commit(member.coordinator.commits.consumed())
             tried_again.set()
             await anyio.wait_all_tasks_blocked()
             assert link.committed == [{T0: 25}]
@@ -48,7 +50,7 @@ def test_a_background_commit_that_has_not_begun_sends_nothing_after_a_later_comm
             member.subscription.state(T0).seek(4)
             await member.coordinator.poll()  # its commit is a task that has not run yet
             member.subscription.state(T0).seek(25)
-            await member.coordinator.commit(member.coordinator.consumed())
+            await member.coordinator.commits.commit(member.coordinator.commits.consumed())
             await anyio.wait_all_tasks_blocked()
             assert link.committed == [{T0: 25}]
 
@@ -64,16 +66,16 @@ def test_commit_news_skips_offsets_that_this_member_has_committed(run: Run) -> N
             coordinator = member.coordinator
             member.subscription.state(T0).seek(4)
             for _ in range(2):
-                await coordinator.commit_news([T0])
+                await coordinator.commits.commit_news([T0])
             assert link.committed == [{T0: 4}]
-            await coordinator.commit({T0: OffsetAndMetadata(2)})
-            await coordinator.commit_news([T0])
+            await coordinator.commits.commit({T0: OffsetAndMetadata(2)})
+            await coordinator.commits.commit_news([T0])
             assert link.committed == [{T0: 4}, {T0: 2}, {T0: 4}]
             link.hold_commits = anyio.Event()
             with anyio.move_on_after(0):
-                await coordinator.commit({T0: OffsetAndMetadata(1)})
+                await coordinator.commits.commit({T0: OffsetAndMetadata(1)})
             link.hold_commits = None
-            await coordinator.commit_news([T0])
+            await coordinator.commits.commit_news([T0])
             assert link.committed[3:] == [{T0: 4}]
 
     run(check)
@@ -89,9 +91,9 @@ def test_a_committed_offset_is_sent_again_together_with_an_uncommitted_one(run: 
             await member.poll_until(lambda: member.held == {T0, T1})
             for tp in (T0, T1):
                 member.subscription.state(tp).seek(4)
-            await member.coordinator.commit_news([T0])
-            await member.coordinator.commit_news([T0, T1])
-            await member.coordinator.commit_news([T0, T1])
+            await member.coordinator.commits.commit_news([T0])
+            await member.coordinator.commits.commit_news([T0, T1])
+            await member.coordinator.commits.commit_news([T0, T1])
             assert link.committed == [{T0: 4}, {T0: 4, T1: 4}]
             tasks.cancel_scope.cancel()
 
@@ -106,13 +108,13 @@ def test_after_two_concurrent_commits_the_offset_is_committed_again(run: Run) ->
         async with reading(link) as (member, tasks):
             member.subscription.state(T0).seek(4)
             link.hold_commits = anyio.Event()
-            tasks.start_soon(member.coordinator.commit, member.coordinator.consumed())
+            tasks.start_soon(member.coordinator.commits.commit, member.coordinator.commits.consumed())
             await anyio.wait_all_tasks_blocked()
             with anyio.move_on_after(0):
-                await member.coordinator.commit({T0: OffsetAndMetadata(2)})
+                await member.coordinator.commits.commit({T0: OffsetAndMetadata(2)})
             link.hold_commits.set()
             await anyio.wait_all_tasks_blocked()
-            await member.coordinator.commit_news([T0])
+            await member.coordinator.commits.commit_news([T0])
             assert link.committed == [{T0: 4}, {T0: 4}]
 
     run(check)
@@ -126,13 +128,13 @@ def test_after_an_older_commit_is_answered_last_the_offset_is_committed_again(ru
         async with reading(link) as (member, tasks):
             member.subscription.state(T0).seek(4)
             tried_again = link.hold_commits = anyio.Event()
-            tasks.start_soon(member.coordinator.commit, {T0: OffsetAndMetadata(2)})
+            tasks.start_soon(member.coordinator.commits.commit, {T0: OffsetAndMetadata(2)})
             await anyio.wait_all_tasks_blocked()
             link.hold_commits = None
-            await member.coordinator.commit_news([T0])
+            await member.coordinator.commits.commit_news([T0])
             tried_again.set()
             await anyio.wait_all_tasks_blocked()
-            await member.coordinator.commit_news([T0])
+            await member.coordinator.commits.commit_news([T0])
             assert link.committed == [{T0: 4}, {T0: 2}, {T0: 4}]
 
     run(check)
@@ -146,10 +148,10 @@ def test_a_commit_that_a_later_one_replaced_is_not_remembered(run: Run) -> None:
         async with reading(link) as (member, _):
             queued = link.commit_order.call()
             member.subscription.state(T0).seek(9)
-            await member.coordinator.commit_news([T0])
-            await member.coordinator.commit({T0: OffsetAndMetadata(4)}, call=queued)
+            await member.coordinator.commits.commit_news([T0])
+            await member.coordinator.commits.commit({T0: OffsetAndMetadata(4)}, call=queued)
             member.subscription.state(T0).seek(4)
-            await member.coordinator.commit_news([T0])
+            await member.coordinator.commits.commit_news([T0])
             assert link.committed == [{T0: 9}, {T0: 4}]
 
     run(check)
@@ -163,11 +165,11 @@ def test_a_commit_for_another_members_partition_is_not_remembered(run: Run) -> N
         async with anyio.create_task_group() as tasks:
             member = Fixture(tasks, link)
             await member.poll_until(lambda: member.coordinator.settled_generation == 1)
-            await member.coordinator.commit({T0: OffsetAndMetadata(4)})
+            await member.coordinator.commits.commit({T0: OffsetAndMetadata(4)})
             member.coordinator.request_rejoin()
             await member.poll_until(lambda: member.held == {T0})
             member.subscription.state(T0).seek(4)
-            await member.coordinator.commit_news([T0])
+            await member.coordinator.commits.commit_news([T0])
             assert link.committed == [{T0: 4}, {T0: 4}]
             tasks.cancel_scope.cancel()
 
@@ -184,13 +186,13 @@ def test_commits_are_remembered_only_if_no_other_member_can_have_committed(
             member = Fixture(tasks, link, partition_assignment_strategy="range")
             await member.poll_until(lambda: member.held == {T0})
             member.subscription.state(T0).seek(4)
-            await member.coordinator.commit_news([T0])
+            await member.coordinator.commits.commit_news([T0])
             link.generation_id += between
             member.coordinator.request_rejoin()
             await member.poll_until(lambda: not member.subscription.partitions or link.generation_id > 1 + between)
             await member.poll_until(lambda: member.held == {T0} and member.coordinator.settled_generation > 1)
             member.subscription.state(T0).seek(4)
-            await member.coordinator.commit_news([T0])
+            await member.coordinator.commits.commit_news([T0])
             assert len(link.committed) == 1 + commits
             tasks.cancel_scope.cancel()
 
@@ -211,10 +213,10 @@ def test_a_commit_first_commits_the_start_offsets_of_other_partitions_of_the_top
             for tp in (T0, T1):
                 member.subscription.state(tp).seek(4)
                 member.subscription.state(tp).uncommitted_start = 4
-            await member.coordinator.commit({T0: OffsetAndMetadata(9)})
+            await member.coordinator.commits.commit({T0: OffsetAndMetadata(9)})
             assert link.committed == [{T1: 4}, {T0: 9}]
-            await member.coordinator.commit({T0: OffsetAndMetadata(10)})
-            await member.coordinator.commit({T1: OffsetAndMetadata(7)})
+            await member.coordinator.commits.commit({T0: OffsetAndMetadata(10)})
+            await member.coordinator.commits.commit({T1: OffsetAndMetadata(7)})
             assert link.committed[2:] == [{T0: 10}, {T1: 7}]
             tasks.cancel_scope.cancel()
 
@@ -238,11 +240,39 @@ def test_the_start_offset_of_a_group_is_committed_as_soon_as_it_is_known(run: Ru
                 member.subscription.state(tp).uncommitted_start = 4
             await member.coordinator.poll()
             await anyio.wait_all_tasks_blocked()
-            tasks.start_soon(member.coordinator.commit, {T0: OffsetAndMetadata(9)})
+            tasks.start_soon(member.coordinator.commits.commit, {T0: OffsetAndMetadata(9)})
             await anyio.wait_all_tasks_blocked()
             link.hold_commits.set()
             await anyio.wait_all_tasks_blocked()
             assert link.committed == [{T0: 4, T1: 4}, {T0: 9}]
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_on_commit_is_called_for_commits_of_the_program_and_not_for_start_offsets(run: Run, is_refused: bool) -> None:
+    async def check() -> None:
+        link = ScriptedLink([T0, T1])
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link)
+            commits = member.coordinator.commits
+            called: list[Any] = []
+            commits.on_commit = lambda offsets, error: called.append((offsets, error and error.code))
+            await member.poll_until(lambda: member.held == {T0, T1})
+            refusal = link.refuse_commits = ErrorCode.OFFSET_METADATA_TOO_LARGE if is_refused else None
+            member.subscription.state(T0).uncommitted_start = 4
+            await member.coordinator.poll()
+            await anyio.wait_all_tasks_blocked()
+            member.subscription.state(T1).uncommitted_start = 5
+            with contextlib.suppress(KafkaError):
+                await commits.commit_starts()
+            assert called == []
+            assert is_refused or link.committed == [{T0: 4}, {T1: 5}]
+            chosen = {T0: OffsetAndMetadata(9)}
+            with contextlib.suppress(KafkaError):
+                await commits.commit(chosen)
+            assert called == [(chosen, refusal)]
             tasks.cancel_scope.cancel()
 
     run(check)
@@ -265,7 +295,7 @@ def test_a_start_offset_replaces_no_commit_that_is_called_before_the_start_goes_
             clock.seconds += 60
             await member.coordinator.poll()
             if not is_automatic:
-                await member.coordinator.commit({T0: OffsetAndMetadata(9), T1: OffsetAndMetadata(9)})
+                await member.coordinator.commits.commit({T0: OffsetAndMetadata(9), T1: OffsetAndMetadata(9)})
             await anyio.wait_all_tasks_blocked()
             assert link.committed == [{T0: 4, T1: 4}, {T0: 9, T1: 9}]
             tasks.cancel_scope.cancel()
@@ -282,8 +312,8 @@ def test_a_queued_commit_goes_out_after_a_start_offset_that_another_commit_sends
             member.subscription.state(T1).seek(4)
             member.subscription.state(T1).uncommitted_start = 4
             queued = link.commit_order.call()
-            await member.coordinator.commit({T0: OffsetAndMetadata(9)})
-            await member.coordinator.commit({T1: OffsetAndMetadata(7)}, call=queued)
+            await member.coordinator.commits.commit({T0: OffsetAndMetadata(9)})
+            await member.coordinator.commits.commit({T1: OffsetAndMetadata(7)}, call=queued)
             assert link.committed == [{T1: 4}, {T0: 9}, {T1: 7}]
             tasks.cancel_scope.cancel()
 
@@ -447,7 +477,7 @@ def test_the_start_offset_of_a_group_is_forgotten_when_the_position_changes(run:
             elif how == "restart":
                 state.restart(5)
             else:
-                await member.coordinator.commit({T0: OffsetAndMetadata(9)})
+                await member.coordinator.commits.commit({T0: OffsetAndMetadata(9)})
             assert state.uncommitted_start is None
 
     run(check)

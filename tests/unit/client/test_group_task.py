@@ -88,7 +88,7 @@ def test_a_commit_that_is_refused_while_the_member_joins_does_not_end_the_join(r
 
             async def commit() -> None:
                 try:
-                    await member.coordinator.commit({T0: OffsetAndMetadata(7)})
+                    await member.coordinator.commits.commit({T0: OffsetAndMetadata(7)})
                 except CommitFailedError as error:
                     refused.append(error)
 
@@ -242,7 +242,7 @@ def test_a_fenced_static_member_stays_out(run: Run, by: str) -> None:
             else:
                 link.refuse_commits = ErrorCode.FENCED_INSTANCE_ID
                 with pytest.raises(KafkaError) as refused:
-                    await member.coordinator.commit(offsets)
+                    await member.coordinator.commits.commit(offsets)
                 assert refused.value.code is ErrorCode.FENCED_INSTANCE_ID
             for _ in range(3):
                 assert member.coordinator.needs_poll()
@@ -250,7 +250,7 @@ def test_a_fenced_static_member_stays_out(run: Run, by: str) -> None:
                     await member.coordinator.poll()
                 await anyio.wait_all_tasks_blocked()
             with pytest.raises(KafkaError, match=FENCED):
-                await member.coordinator.commit(offsets)
+                await member.coordinator.commits.commit(offsets)
             assert joins(link) == before and not member.held
             assert link.committed == []
             await member.coordinator.close(commit=True)

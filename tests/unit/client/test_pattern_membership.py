@@ -19,13 +19,13 @@ def test_a_member_with_a_pattern_joins_once_all_topics_are_known(run: Run) -> No
             fixture.subscription.subscribe_pattern("t")
             fixture.metadata.update()  # a refresh failed
             await fixture.coordinator.poll()
-            assert not fixture.coordinator._joining
+            assert not fixture.coordinator.standing.is_joining
             fixture.metadata.cluster = Cluster(nodes={1: Node(1, "h", 1)})  # a response from before the subscription
             await fixture.coordinator.poll()
-            assert not fixture.coordinator._joining
+            assert not fixture.coordinator.standing.is_joining
             fixture.metadata.knows_all_topics = True
             await fixture.coordinator.poll()
-            assert fixture.coordinator._joining
+            assert fixture.coordinator.standing.is_joining
             tasks.cancel_scope.cancel()
 
     run(check)
