@@ -2,8 +2,9 @@
 #
 #   docker build -t anabranch .
 #
-# Without internet: put wheels of the dependencies and of hatchling into build/wheelhouse (tests/with-images does)
-# and build with --build-arg WHEELHOUSE=/src/wheelhouse.
+# The build has no .git: --build-arg VERSION=1.2.3 gives the version, which otherwise is 0.0.0.
+# Without internet: put wheels of the dependencies and of the build's requirements into build/wheelhouse
+# (tests/with-images does) and build with --build-arg WHEELHOUSE=/src/wheelhouse.
 ARG BASE_IMAGE=debian:bookworm-slim
 
 FROM ${BASE_IMAGE} AS python
@@ -28,7 +29,9 @@ RUN python3 -c 'import tomllib; project = tomllib.load(open("wheelhouse/pyprojec
     && /opt/pip/bin/pip --python /opt/anabranch/bin/python install \
         ${WHEELHOUSE:+--no-index --find-links "$WHEELHOUSE"} -r requirements.txt
 COPY . .
-RUN /opt/pip/bin/pip --python /opt/anabranch/bin/python install --no-deps \
+ARG VERSION=""
+RUN SETUPTOOLS_SCM_PRETEND_VERSION="$VERSION" \
+    /opt/pip/bin/pip --python /opt/anabranch/bin/python install --no-deps \
         ${WHEELHOUSE:+--no-index --find-links "$WHEELHOUSE"} .
 
 FROM python

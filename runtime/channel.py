@@ -27,7 +27,7 @@ from anabranch.protocol.generated.api_versions import ApiVersionsRequest, ApiVer
 from anabranch.protocol.message_limits import MAX_FRAME_BYTES
 from anabranch.runtime.env import Network, Part, Stream
 from anabranch.runtime.pauses import read_response, write_request
-from anabranch.runtime.release import SOFTWARE_NAME, software_version
+from anabranch.runtime.release import SOFTWARE_NAME, sent_version
 from anabranch.runtime.signal import Signal
 from anabranch.runtime.turns import turns
 
@@ -463,7 +463,7 @@ class Channel:
 
         Raises ``KafkaError`` when the peer refuses.
         """
-        request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=software_version())
+        request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=sent_version())
         response: ApiVersionsResponse = await self.post(request).wait(timeout_s)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             response = await self.post(request, version=0).wait(timeout_s)

@@ -17,6 +17,7 @@ from rich.console import RenderableType
 from anabranch.cli.errors import report_error
 from anabranch.cli.own_command import NAME
 from anabranch.command_error import UsageError
+from anabranch.runtime.release import describe_release
 
 SERVERS = {
     "up": ("anabranch.cli.up:up", "A whole cluster on this machine, in the foreground."),
@@ -54,6 +55,7 @@ def build_app() -> App:
     app = App(
         name="anabranch",
         help="A message log that speaks the Kafka protocol. `anabranch up` starts a cluster on this machine.",
+        version=describe_release,
     )
     groups = (("Run a cluster", SERVERS), ("Use a cluster", CLIENTS), ("Segment files", FILES), ("Shell", SHELL))
     for title, commands in groups:

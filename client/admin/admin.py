@@ -64,7 +64,7 @@ from anabranch.protocol.sentinels import (
 )
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
-from anabranch.runtime.release import SOFTWARE_NAME, software_version
+from anabranch.runtime.release import SOFTWARE_NAME, sent_version
 
 T = TypeVar("T")
 
@@ -311,7 +311,7 @@ class Admin(Client[AdminConfig]):
         return (await self._api_versions(broker)).software_version or None
 
     async def _api_versions(self, broker: int | None = None) -> ApiVersionsResponse:
-        body = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=software_version())
+        body = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=sent_version())
         response: ApiVersionsResponse = await self._ask("ApiVersions", body, broker)
         error = codec.code_error(response.error_code, "ApiVersions")
         if error is not None:

@@ -6,6 +6,7 @@ Without a C compiler, the pure Python codec is installed.
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTALL_S = 300
+VERSION = "9.8.7"
 FILES = "from anabranch.protocol import key_placement, records; print(records.__file__, key_placement.__file__)"
 
 pytestmark = pytest.mark.integration
@@ -23,7 +25,8 @@ def install(target: Path, **variables: str) -> None:
     """Install the checkout as a user does. The build finds its tools in this environment, so it needs no network."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--no-build-isolation", "--target", str(target), str(ROOT)]
-    environment = {name: value for name, value in os.environ.items() if name != "ANABRANCH_COMPILE"} | variables
+    environment = {name: value for name, value in os.environ.items() if name != "ANABRANCH_COMPILE"}
+    environment |= {"SETUPTOOLS_SCM_PRETEND_VERSION": VERSION, **variables}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=INSTALL_S)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
 
@@ -49,7 +52,17 @@ def run_with(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=path, env=environment, capture_output=True, text=True, check=False)
 
 
+def check_wheel(site: Path, is_pure: bool) -> None:
+    """Check the version, also as ``anabranch --version`` prints it, and for which platforms the installed wheel is."""
+    (wheel,) = site.glob("anabranch-*.dist-info/WHEEL")
+    assert wheel.parent.name == f"anabranch-{VERSION}.dist-info"
+    assert ("Tag: py3-none-any" in wheel.read_text()) is is_pure
+    interpreter = f"{platform.python_implementation()} {platform.python_version()}"
+    assert run_with(site, "-m", "anabranch.cli.main", "--version").stdout == f"{VERSION} ({interpreter})\n"
+
+
 def test_the_extension_modules_are_the_ones_imported(compiled: Path) -> None:
+    check_wheel(compiled, is_pure=False)
     result = run_with(compiled, "-c", FILES)
     assert result.stdout.count(str(compiled)) == 2, result.stderr
     assert ".py " not in result.stdout
@@ -75,6 +88,7 @@ def test_the_tests_of_the_pure_modules_pass_on_the_compiled_ones(compiled: Path,
 def test_without_a_c_compiler_the_pure_codec_is_installed_and_the_command_runs(tmp_path: Path) -> None:
     pytest.importorskip("hatchling")
     install(tmp_path, CC="there-is-no-such-compiler")
+    check_wheel(tmp_path, is_pure=True)
     result = run_with(tmp_path, "-c", FILES)
     assert result.stdout.split() == [
         str(tmp_path / "anabranch" / "protocol" / name) for name in ("records.py", "key_placement.py")

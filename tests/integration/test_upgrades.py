@@ -13,7 +13,15 @@ from anabranch.client.admin.types import NewTopic
 from anabranch.sync import Admin
 from anabranch.testing.processes import ProcessCluster, wait_for
 from anabranch.zk_schemas.features import GROUP_COORDINATOR, ORDERED_RESIZE
-from tests.support.broker.releases import HIGHEST, LEVELS_BEFORE, SUPPORTED_BEFORE, levels, restart_as, set_release
+from tests.support.broker.releases import (
+    HIGHEST,
+    LEVELS_BEFORE,
+    SUPPORTED_BEFORE,
+    levels,
+    restart_as,
+    set_release,
+    two_releases,
+)
 from tests.support.resize.keyed_load import KeyedLoad
 
 DEADLINE_S = 60.0
@@ -27,7 +35,7 @@ def cluster() -> Iterator[ProcessCluster]:
         "default.replication.factor": "3",
         "min.insync.replicas": "2",
     }
-    with ProcessCluster(brokers=3, overrides=overrides) as cluster:
+    with two_releases(ProcessCluster(brokers=3, overrides=overrides)) as cluster:
         yield cluster
 
 

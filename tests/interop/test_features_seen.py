@@ -16,7 +16,7 @@ from anabranch.zk_schemas.features import ORDERED_RESIZE
 from tests.interop.clients import LIBRARIES, ClientLibrary, Item, unavailable
 from tests.interop.java_programs import java_command
 from tests.interop.test_other_clients import DEADLINE_S, PARTITIONS, PROGRAMS, Program
-from tests.support.broker.releases import HIGHEST, LEVELS_BEFORE, SUPPORTED_BEFORE, levels, restart_as
+from tests.support.broker.releases import HIGHEST, LEVELS_BEFORE, SUPPORTED_BEFORE, levels, restart_as, two_releases
 from tests.support.controller.topics import create_topic
 
 pytestmark = pytest.mark.interop
@@ -27,7 +27,7 @@ JAVA = {f"Java {major}": Program(lambda major=major: java_command("Client", majo
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ProcessCluster]:
-    with ProcessCluster(brokers=2, overrides={"default.replication.factor": "2"}) as running:
+    with two_releases(ProcessCluster(brokers=2, overrides={"default.replication.factor": "2"})) as running:
         yield running
 
 
