@@ -25,7 +25,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.compiled import NotCompiled, client_environment, install_compiled
+from bench.compiled import ROOT, NotInstalled, client_environment, install
 
 TOPIC = "blocking"
 VALUE = b"x" * 100
@@ -250,8 +250,8 @@ def measure(bootstrap: str, rounds: int, scale: float, only: list[str]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         site: Path | None = Path(directory)
         try:
-            install_compiled(Path(directory))
-        except NotCompiled as reason:
+            install(ROOT, Path(directory), compiled=True)
+        except NotInstalled as reason:
             site = None
             print(f"without compiled runs: {reason}")
         filled = 0

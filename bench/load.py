@@ -58,10 +58,11 @@ def confluent_producer(arguments: argparse.Namespace, **overrides: Any) -> Any:
 
 
 def confluent_produce(arguments: argparse.Namespace, *, idempotent: bool = False) -> dict[str, float]:
-    """Produce as fast as librdkafka can, over all partitions; the time ends with the last acknowledgement."""
+    """Produce as fast as librdkafka can, over all partitions or by key; the time ends with the last acknowledgement."""
     producer = confluent_producer(arguments, **{"enable.idempotence": idempotent})
     payload = values(arguments.size)
-    failures: list[Any] = []
+    keys = [b"key-%d" % number for number in range(arguments.keys)]
+    partitions, failures = arguments.partitions, []
 
     def sent(error: Any, _message: Any) -> None:
         if error is not None:
@@ -71,12 +72,8 @@ def confluent_produce(arguments: argparse.Namespace, *, idempotent: bool = False
         for number in range(count):
             while True:
                 try:
-                    producer.produce(
-                        arguments.topic,
-                        payload[number & 511],
-                        partition=number // 64 % arguments.partitions,
-                        on_delivery=sent,
-                    )
+                    where = {"key": keys[number % len(keys)]} if keys else {"partition": number // 64 % partitions}
+                    producer.produce(arguments.topic, payload[number & 511], on_delivery=sent, **where)
                     break
                 except BufferError:
                     producer.poll(0.01)
@@ -256,6 +253,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, required=True)
     parser.add_argument("--records", type=int, required=True)
     parser.add_argument("--size", type=int, required=True, help="bytes of each value")
+    parser.add_argument("--keys", type=int, default=0, help="how many keys the records have; 0: none, by partition")
     parser.add_argument("--pids", type=int, nargs="*", default=[], help="pids of the brokers, whose CPU is counted")
     arguments = parser.parse_args()
     print(json.dumps(LOADS[arguments.kind](arguments)))

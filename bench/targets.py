@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from anabranch.testing.processes import ProcessCluster
+from bench.compiled import client_environment
 from bench.kafka_peer import KafkaCluster
 from bench.measure import rss_bytes
 from bench.warm_up import WarmUp
@@ -45,6 +49,25 @@ class Target:
         self.start_rss = rss_bytes(self.pids())
 
 
+class EarlierCluster(ProcessCluster):
+    """A cluster of another commit, which is installed below ``site``."""
+
+    def __init__(self, site: Path, **options: Any) -> None:
+        super().__init__(**options)
+        self._site = site
+
+    def _environment(self) -> dict[str, str] | None:
+        return client_environment(self._site)
+
+    def _command(self) -> list[str]:
+        """Without the options that the commit does not have."""
+        command = super()._command()
+        known = subprocess.run(
+            [*command[: command.index("up") + 1], "--help"], env=self._environment(), capture_output=True, text=True
+        ).stdout
+        return [word for word in command if word != "--no-console" or word in known]
+
+
 def _overrides(replicas: int) -> dict[str, str]:
     return {"min.insync.replicas": "2"} if replicas > 1 else {}
 
@@ -55,14 +78,18 @@ def _other_pids(cluster: ProcessCluster) -> list[int]:
 
 
 @contextmanager
-def anabranch_target(directory: Path, replicas: int) -> Iterator[Target]:
-    """A cluster of Anabranch with as many brokers as replicas; the supervisor restarts a process that dies."""
+def anabranch_target(
+    directory: Path, replicas: int, name: str = "Anabranch", site: Path | None = None
+) -> Iterator[Target]:
+    """A cluster of Anabranch with as many brokers as replicas; the supervisor restarts a process that dies.
+
+    It runs what is installed below ``site``, or this checkout for None.
+    """
     overrides = {"zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS, **_overrides(replicas)}
-    with ProcessCluster(
-        brokers=replicas, directory=directory / f"anabranch-{replicas}", overrides=overrides
-    ) as cluster:
+    cluster_type = ProcessCluster if site is None else partial(EarlierCluster, site)
+    with cluster_type(brokers=replicas, directory=directory / f"{name}-{replicas}", overrides=overrides) as cluster:
         yield Target(
-            "Anabranch",
+            name,
             cluster.bootstrap,
             replicas,
             lambda: list(cluster.broker_pids().values()),

@@ -56,12 +56,14 @@ class ProcessCluster:
     def __enter__(self) -> ProcessCluster:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._ready_file.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "anabranch.cli.main", "up", *self._sizes, "--port", "0", "--no-console"]
-        command += ["--dir", str(self.directory / "data"), "--ready-file", str(self._ready_file)]
-        for key, value in self._overrides.items():
-            command += ["--set", f"{key}={value}"]
         with self.output.open("ab") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+            self._process = subprocess.Popen(
+                self._command(),
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
         try:
             wait_for(self._is_ready, READY_DEADLINE_S, "the cluster serves")
         except BaseException as error:
@@ -83,6 +85,17 @@ class ProcessCluster:
                 process.wait()
         if self._temporary is not None:
             self._temporary.cleanup()
+
+    def _command(self) -> list[str]:
+        command = [sys.executable, "-m", "anabranch.cli.main", "up", *self._sizes, "--port", "0", "--no-console"]
+        command += ["--dir", str(self.directory / "data"), "--ready-file", str(self._ready_file)]
+        for key, value in self._overrides.items():
+            command += ["--set", f"{key}={value}"]
+        return command
+
+    def _environment(self) -> dict[str, str] | None:
+        """The environment of the processes; None for that of this one."""
+        return None
 
     def _is_ready(self) -> bool:
         if self._process is None or self._process.poll() is not None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-import bench.__main__
-from bench.__main__ import FAIL_OVER, Workload, in_order, warm_up
+import bench.rounds
+from bench.rounds import warm_up
 from bench.warm_up import MAX_ROUNDS, MAX_S, WarmUp
+from bench.workloads import FAIL_OVER, Workload, in_parts
 
 
 def after(*rates: float, seconds: float = 1.0) -> WarmUp:
@@ -62,9 +63,9 @@ class Sides:
         self.log: list[str] = []
         self.deleted: list[str] = []
         self.targets: list[Any] = [SimpleNamespace(name=name, warm_ups={}, samples={}) for name in rates]
-        monkeypatch.setattr(bench.__main__, "run_load", self.run)
-        monkeypatch.setattr(bench.__main__, "create_topic", lambda target, topic, workload: None)
-        monkeypatch.setattr(bench.__main__, "delete_topics", lambda target, topics: self.deleted.extend(topics))
+        monkeypatch.setattr(bench.rounds, "run_load", self.run)
+        monkeypatch.setattr(bench.rounds, "create_topic", lambda target, topic, workload: None)
+        monkeypatch.setattr(bench.rounds, "delete_topics", lambda target, topics: self.deleted.extend(topics))
 
     def run(self, target: Any, workload: Workload, topic: str, scale: float, site: object) -> dict[str, float]:
         self.log.append(f"{target.name} {workload.name} {topic}")
@@ -91,6 +92,6 @@ def test_sides_take_turns_until_each_is_warm(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_workloads_that_kill_leaders_come_last() -> None:
     produce, killed, memory = (Workload(kind, kind, 1, 1) for kind in ("produce", FAIL_OVER, "memory"))
-    assert in_order([produce, killed, memory]) == [[produce, memory], [killed]]
-    assert in_order([produce]) == [[produce]]
-    assert in_order([killed]) == [[killed]]
+    assert in_parts([produce, killed, memory]) == [[produce, memory], [killed]]
+    assert in_parts([produce]) == [[produce]]
+    assert in_parts([killed]) == [[killed]]
