@@ -221,9 +221,13 @@ class Node:
     # ------------------------------------------------------------ for handlers
 
     def later(
-        self, work: Callable[[], Awaitable[R]], failed: Callable[[KafkaError], R], *, may_stop: bool = False
+        self,
+        work: Callable[[], Awaitable[R]],
+        failed: Callable[[KafkaError], R | Awaitable[R]],
+        *,
+        may_stop: bool = False,
     ) -> Deferred[R]:
-        """Run ``work`` in a task. The answer is the result of ``work``, or ``failed(error)``.
+        """Run ``work`` in a task. The answer is the result of ``work``, or ``failed(error)``, which may be awaited.
 
         ``may_stop``: the work ends without an answer when the client's connection ends. It may end at any point where
         it waits, so it changes nothing in this broker.
@@ -235,18 +239,12 @@ class Node:
 
         async def run() -> None:
             with scope:
+                result: R | Awaitable[R]
                 try:
                     result = await work()
-                except KafkaError as error:
-                    result = failed(error)
-                except (ZkConnectionError, ZkSessionExpiredError) as error:
-                    result = failed(KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)))  # clients repeat it
-                except (ZkError, OSError) as error:
-                    result = failed(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
                 except Exception as error:
-                    logger.exception("request.failed_later")
-                    result = failed(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}"))
-                answer.fill(result)
+                    result = failed(_shown(error))
+                answer.fill(await result if isinstance(result, Awaitable) else result)
 
         self.nursery.start_soon(run)
         return answer
@@ -297,3 +295,15 @@ class Node:
     async def _settings_changed(self, topics: Collection[str] | None) -> None:
         await take_over_settings(self.replicas, self.logs, self.dynamic, self.env.clock, topics)
         self.stock_consumer_facts.wake()
+
+
+def _shown(error: Exception) -> KafkaError:
+    """An error of work for a client, as the client is told."""
+    if isinstance(error, KafkaError):
+        return error
+    if isinstance(error, ZkConnectionError | ZkSessionExpiredError):
+        return KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error))  # clients repeat it
+    if isinstance(error, ZkError | OSError):
+        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+    logger.error("request.failed_later", exc_info=error)
+    return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}")

@@ -133,7 +133,7 @@ async def _stop(node: Node, server: Server, registration: Registrar) -> None:
     server.close_listeners()
     node.groups.close()
     node.replicas.close()
-    node.purgatory.close()
+    await node.purgatory.close()
     await registration.remove()
 
 

@@ -13,7 +13,6 @@ import structlog
 import trio
 
 from anabranch.controller import autoscale, view
-from anabranch.controller.admin.error_responses import not_controller
 from anabranch.controller.carry_out import carry_out_all
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
@@ -52,6 +51,7 @@ from anabranch.controller.resize.waits import Round, changed_waits
 from anabranch.controller.senders import Senders
 from anabranch.controller.store import ControllerMovedError, GuardedStore, ImageStaleError
 from anabranch.ordered_resize.explain import Wait
+from anabranch.protocol.error_responses import not_controller
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import Env, SessionState, ZkError

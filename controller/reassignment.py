@@ -32,6 +32,7 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import SetOp, ZkError
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.partition_state import PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
 
 logger = structlog.get_logger(__name__)
 PARTITIONS_PER_WRITE = MAX_OPERATIONS // 2
@@ -115,12 +116,23 @@ def decide_due(image: ClusterImage) -> tuple[list[Effects], bool]:
 def in_progress(image: ClusterImage) -> Iterator[tuple[TopicPartition, ReplicaAssignment]]:
     """Partitions that are being reassigned, in order."""
     for name in sorted(image.topics):
-        znode = image.topics[name].znode
-        if name in image.deletions:
-            continue
-        for index in sorted(znode.adding_replicas.keys() | znode.removing_replicas.keys()):
-            if image.partition(TopicPartition(name, index)) is not None:
-                yield TopicPartition(name, index), ReplicaAssignment.of(znode, index)
+        for index in moving_partitions(image.topics[name].znode):
+            assignment = reassignment_of(image, TopicPartition(name, index))
+            if assignment is not None:
+                yield TopicPartition(name, index), assignment
+
+
+def moving_partitions(znode: TopicZnode) -> list[int]:
+    """The partitions of a topic that are being reassigned, in order."""
+    return sorted(znode.adding_replicas.keys() | znode.removing_replicas.keys())
+
+
+def reassignment_of(image: ClusterImage, tp: TopicPartition) -> ReplicaAssignment | None:
+    """The assignment of a partition that is being reassigned; None for any other partition."""
+    if tp.topic in image.deletions or image.partition(tp) is None:
+        return None
+    assignment = ReplicaAssignment.of(image.topics[tp.topic].znode, tp.partition)
+    return assignment if assignment.in_progress else None
 
 
 def _first_step(image: ClusterImage, tp: TopicPartition, target: Sequence[int] | None) -> _Step | None:

@@ -17,11 +17,11 @@ import trio
 from anabranch.controller.active import ActiveController
 from anabranch.controller.admin import own_loggers
 from anabranch.controller.admin.dispatch import HANDLERS, api_versions
-from anabranch.controller.admin.error_responses import not_controller
 from anabranch.controller.admin.slices import gather
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.events import AdminCall
 from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.error_responses import not_controller
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.framing import (
     HEALTH_CHECK,

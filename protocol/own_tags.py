@@ -8,8 +8,8 @@ tagged fields that they do not know.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Final, NamedTuple
 
 from anabranch.protocol.api_keys import API, ApiKey
 from anabranch.protocol.schema import Field, table_named
@@ -29,12 +29,18 @@ _OF_THE_CLUSTER: Final = frozenset(
 )
 """APIs that only controllers and brokers use."""
 
-Withhold = Callable[[Any], None]
+
+class Withholder(NamedTuple):
+    """Sets the own tagged fields of a response to their defaults, which are not sent."""
+
+    at_once: Callable[[Any], None]
+    in_steps: Callable[[Any], Generator[None, None, None]]
+    """The same for a response of many items: yields after each item."""
 
 
 @functools.cache
-def withholder(api_key: int) -> Withhold | None:
-    """A function that sets the own tagged fields of a response to their defaults, which are not sent.
+def withholder(api_key: int) -> Withholder | None:
+    """What withholds the own tagged fields of an API's responses.
 
     None if no response of the API has such a field, or if only programs of this project use the API.
     """
@@ -43,7 +49,7 @@ def withholder(api_key: int) -> Withhold | None:
     return _withholder(table_named(API[ApiKey(api_key)].response.TABLE).fields)
 
 
-def _withholder(fields: Sequence[Field]) -> Withhold | None:
+def _withholder(fields: Sequence[Field]) -> Withholder | None:
     own = [f for f in fields if is_own(f)]
     lists = [f.name for f in own if isinstance(f.default, list)]
     defaults = [(f.name, f.default) for f in own if not isinstance(f.default, list)]
@@ -52,18 +58,30 @@ def _withholder(fields: Sequence[Field]) -> Withhold | None:
     if not own and not inner:
         return None
 
-    def withhold(message: Any) -> None:
+    def of_itself(message: Any) -> None:
         for name, default in defaults:
             setattr(message, name, default)
         for name in lists:
             setattr(message, name, [])
+
+    def at_once(message: Any) -> None:
+        of_itself(message)
         for name, is_array, of_item in inner:
             value = getattr(message, name)
             for item in (value or ()) if is_array else (value,):
                 if item is not None:
-                    of_item(item)
+                    of_item.at_once(item)
 
-    return withhold
+    def in_steps(message: Any) -> Generator[None, None, None]:
+        of_itself(message)
+        for name, is_array, of_item in inner:
+            value = getattr(message, name)
+            for item in (value or ()) if is_array else (value,):
+                if item is not None:
+                    yield from of_item.in_steps(item)
+                    yield
+
+    return Withholder(at_once, in_steps)
 
 
 def is_own(field: Field) -> bool:

@@ -6,11 +6,19 @@ served here and not forwarded.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import structlog
 
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.describe_configs import DescribeConfigsResource, DescribeConfigsResourceResult
-from anabranch.protocol.generated.incremental_alter_configs import AlterConfigsResource, AlterConfigsResourceResponse
+from anabranch.protocol.generated.incremental_alter_configs import (
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from anabranch.protocol.named_items import ITEMS_A_STEP
 from anabranch.runtime import log_setup
 
 logger = structlog.get_logger(__name__)
@@ -33,8 +41,33 @@ def describe(node_id: int, resource: DescribeConfigsResource) -> list[DescribeCo
     ]
 
 
-def altered(node_id: int, resource: AlterConfigsResource, *, validate_only: bool) -> AlterConfigsResourceResponse:
-    """Set or unset levels, all or none, and return the response."""
+def altered_in_steps(
+    node_id: int, request: IncrementalAlterConfigsRequest
+) -> Generator[bool, None, IncrementalAlterConfigsResponse]:
+    """Set or unset the levels of each resource, all or none, and return the response. A repeated resource is refused.
+
+    Yields True, after which other tasks may run, after every ``ITEMS_A_STEP`` resources.
+    """
+    response = IncrementalAlterConfigsResponse()
+    named: dict[str, AlterConfigsResource] = {}
+    repeated: set[str] = set()
+    for number, resource in enumerate(request.resources, 1):
+        if named.setdefault(resource.resource_name, resource) is not resource:
+            repeated.add(resource.resource_name)
+        if number % ITEMS_A_STEP == 0:
+            yield True
+    for number, (name, resource) in enumerate(named.items(), 1):
+        response.responses.append(
+            _altered(node_id, resource, is_repeated=name in repeated, validate_only=request.validate_only)
+        )
+        if number % ITEMS_A_STEP == 0:
+            yield True
+    return response
+
+
+def _altered(
+    node_id: int, resource: AlterConfigsResource, *, is_repeated: bool, validate_only: bool
+) -> AlterConfigsResourceResponse:
     answer = AlterConfigsResourceResponse(
         error_code=ErrorCode.NONE,
         error_message=None,
@@ -42,6 +75,9 @@ def altered(node_id: int, resource: AlterConfigsResource, *, validate_only: bool
         resource_name=resource.resource_name,
     )
     try:
+        if is_repeated:
+            message = f"the loggers of {resource.resource_name} are named more than once in the request"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, message)
         _alter(node_id, resource, validate_only)
     except KafkaError as error:
         answer.error_code, answer.error_message = error.code, error.message
@@ -50,11 +86,12 @@ def altered(node_id: int, resource: AlterConfigsResource, *, validate_only: bool
 
 def _alter(node_id: int, resource: AlterConfigsResource, validate_only: bool) -> None:
     _check_is_ours(node_id, resource.resource_name)
+    known = log_setup.names()
     changes: dict[str, str | None] = {}
     for config in resource.configs:
         if config.name in changes:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"logger {config.name} is named twice")
-        if not log_setup.exists(config.name):
+        if config.name not in known:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"logger {config.name} does not exist")
         changes[config.name] = _level(config.name, config.config_operation, config.value)
     if validate_only:

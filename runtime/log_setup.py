@@ -104,12 +104,7 @@ def set_level(name: str, level: str | None) -> None:
 
 def levels() -> dict[str, str]:
     """The level in force of every logger, also of modules that have not logged yet."""
-    return {name: level_name(_logger(name).getEffectiveLevel()) for name in sorted(_names())}
-
-
-def exists(name: str) -> bool:
-    """Whether there is a logger of this name, or one below it."""
-    return name in _names()
+    return {name: level_name(_logger(name).getEffectiveLevel()) for name in sorted(names())}
 
 
 def level_name(level: int) -> str:
@@ -117,7 +112,8 @@ def level_name(level: int) -> str:
     return next((name for name, number in reversed(LEVELS.items()) if number <= level), "TRACE")
 
 
-def _names() -> set[str]:
+def names() -> set[str]:
+    """The names of all loggers, also of modules that have not logged yet."""
     modules = {name for name in sys.modules if name == _OURS or name.startswith(f"{_OURS}.")}
     return {ROOT, *modules, *logging.root.manager.loggerDict}
 

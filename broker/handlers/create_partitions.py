@@ -4,31 +4,15 @@ from __future__ import annotations
 
 from anabranch.broker.request.context import Answer, RequestContext
 from anabranch.broker.request.forwarding import forward
-from anabranch.protocol.errors import KafkaError
-from anabranch.protocol.generated.create_partitions import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreatePartitionsTopicResult,
-)
+from anabranch.protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopicResult
 
 
 def handle(ctx: RequestContext, request: CreatePartitionsRequest) -> Answer:
     wanted = {topic.name: topic.count for topic in request.topics}
+    metadata = ctx.node.metadata
 
-    def visible(response: CreatePartitionsResponse) -> bool:
-        metadata = ctx.node.metadata
-        return request.validate_only or all(
-            (metadata.partition_count(result.name) or 0) >= wanted[result.name] and metadata.has_leaders(result.name)
-            for result in response.results
-            if not result.error_code
-        )
+    def shows(result: CreatePartitionsTopicResult) -> bool:
+        has_all = (metadata.partition_count(result.name) or 0) >= wanted[result.name]
+        return request.validate_only or (has_all and metadata.has_leaders(result.name))
 
-    def failed(error: KafkaError) -> CreatePartitionsResponse:
-        return CreatePartitionsResponse(
-            results=[
-                CreatePartitionsTopicResult(name=name, error_code=error.code, error_message=error.message)
-                for name in wanted
-            ]
-        )
-
-    return forward(ctx, request, request.timeout_ms, lambda response: response.results, visible, failed)
+    return forward(ctx, request, request.timeout_ms, lambda response: response.results, shows)

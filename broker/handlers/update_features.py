@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from anabranch.broker.request.context import Answer, RequestContext
 from anabranch.broker.request.forwarding import forward
-from anabranch.protocol.errors import KafkaError
-from anabranch.protocol.generated.update_features import (
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
-)
+from anabranch.protocol.generated.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 
 def handle(ctx: RequestContext, request: UpdateFeaturesRequest) -> Answer:
     features = ctx.node.link.features
 
-    def visible(response: UpdateFeaturesResponse) -> bool:
+    def shows(response: UpdateFeaturesResponse) -> bool:
         return features.epoch >= response.features_epoch
 
-    def failed(error: KafkaError) -> UpdateFeaturesResponse:
-        return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
-
-    return forward(
-        ctx, request, request.timeout_ms, lambda response: [response], visible, failed, wait=features.wait_until
-    )
+    return forward(ctx, request, request.timeout_ms, shows=shows, wait_for=features.wait_until)

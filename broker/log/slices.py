@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import trio
 
@@ -61,7 +61,7 @@ async def in_slices(steps: Steps[T], work: TimeSlice) -> T:
             await work.pause()
 
 
-def at_once(steps: Steps[T]) -> T:
+def at_once(steps: Generator[Any, None, T]) -> T:
     """Run ``steps`` without a pause, and return their result; for small work."""
     while True:
         try:

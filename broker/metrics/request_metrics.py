@@ -110,7 +110,7 @@ class RequestMetrics:
                 if code:
                     self.note_error(api_key, code)
                 for inner in _lists(result):
-                    for one in inner[:left]:
+                    for one in inner[: max(left, 0)]:
                         code = getattr(one, "error_code", 0)
                         if code:
                             self.note_error(api_key, code)

@@ -43,7 +43,7 @@ from anabranch.protocol.own_tags import withholder
 from anabranch.protocol.primitives import DecodeError, EncodeError
 from anabranch.runtime.env import Part, Stream
 from anabranch.runtime.memory_budget import MemoryBudget
-from anabranch.runtime.pauses import free, write_response
+from anabranch.runtime.pauses import free, with_pauses, write_response
 from anabranch.runtime.turns import PIECE, turns
 
 logger = structlog.get_logger(__name__)
@@ -120,9 +120,9 @@ class _Slot:
         if isinstance(response, EncodedAnswer):
             self.counted_bytes = response.size_bytes
             return
-        if self.withhold is not None:
-            self.withhold(response)
         self.has_many_items = self._may_have_many and has_more_items(response, MANY_ITEMS)
+        if self.withhold is not None and not self.has_many_items:
+            self.withhold.at_once(response)
 
 
 def cost_of_parts(size: int, body: ProduceRequest) -> int:
@@ -516,6 +516,8 @@ class Connection:
     async def _encode_in_steps(self, slot: _Slot) -> Sequence[Part]:
         assert isinstance(slot.response, Message)
         most = self._most_answer_bytes
+        if slot.withhold is not None:
+            await with_pauses(slot.withhold.in_steps(slot.response))
         try:
             return await write_response(slot.api_key, slot.api_version, slot.correlation_id, slot.response, most)
         except TooLargeError as error:
@@ -535,7 +537,7 @@ class Connection:
         def take(response: Message) -> None:
             self._metrics.note_response(ctx.api_key, response)
             if withhold is not None:
-                withhold(response)
+                withhold.at_once(response)
 
         return Sink(self._most_answer_bytes, self._count_answer, take)
 

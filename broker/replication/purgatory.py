@@ -142,9 +142,9 @@ class Purgatory:
             if not operation.completed and self._complete(operation, operation.expire):
                 yield
 
-    def close(self) -> None:
-        """Answer all waiting operations with their present results."""
-        while self._heap:
-            operation = heapq.heappop(self._heap)[2]
-            if not operation.completed:
-                self._complete(operation, operation.expire)
+    async def close(self) -> None:
+        """Answer all waiting operations with their present results, with pauses."""
+        waiting, self._heap = self._heap, []
+        for _, _, operation in waiting:
+            if not operation.completed and self._complete(operation, operation.expire):
+                await pause()

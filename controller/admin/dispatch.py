@@ -18,7 +18,6 @@ from anabranch.controller.admin.create_partitions import create_partitions
 from anabranch.controller.admin.create_topics import create_topics
 from anabranch.controller.admin.delete_topics import delete_topics
 from anabranch.controller.admin.elect_leaders import elect_leaders
-from anabranch.controller.admin.error_responses import error_response
 from anabranch.controller.admin.incremental_alter_configs import incremental_alter_configs
 from anabranch.controller.admin.list_partition_reassignments import list_partition_reassignments
 from anabranch.controller.admin.slices import Slices
@@ -32,6 +31,7 @@ from anabranch.controller.outcome import Outcome, UnreadTopicError
 from anabranch.controller.reads.requests import Facts
 from anabranch.controller.store import ControllerMovedError, ImageStaleError
 from anabranch.protocol.api_keys import API, ApiKey
+from anabranch.protocol.error_responses import error_response
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.api_versions import ApiVersion, ApiVersionsResponse
 from anabranch.runtime.env import ZkError, ZkRequestTooLargeError

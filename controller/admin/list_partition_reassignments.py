@@ -6,7 +6,7 @@ from anabranch.controller.context import Context
 from anabranch.controller.effects import Decisions
 from anabranch.controller.moving_replicas import ReplicaAssignment
 from anabranch.controller.outcome import Outcome
-from anabranch.controller.reassignment import in_progress
+from anabranch.controller.reassignment import reassignment_of
 from anabranch.protocol.generated.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -19,15 +19,17 @@ from anabranch.protocol.types import TopicPartition
 def list_partition_reassignments(
     context: Context, request: ListPartitionReassignmentsRequest, version: int
 ) -> Decisions[Outcome]:
+    """Answer a slice, which always names partitions (``slices.py``)."""
     yield from ()  # nothing is written
-    named = None
-    if request.topics is not None:
-        named = {TopicPartition(topic.name, index) for topic in request.topics for index in topic.partition_indexes}
-    by_topic: dict[str, list[OngoingPartitionReassignment]] = {}
-    for tp, assignment in in_progress(context.image):
-        if named is None or tp in named:
-            by_topic.setdefault(tp.topic, []).append(_shown(tp.partition, assignment))
-    topics = [OngoingTopicReassignment(name=name, partitions=partitions) for name, partitions in by_topic.items()]
+    topics = []
+    for topic in request.topics or ():
+        partitions = []
+        for index in topic.partition_indexes:
+            assignment = reassignment_of(context.image, TopicPartition(topic.name, index))
+            if assignment is not None:
+                partitions.append(_shown(index, assignment))
+        if partitions:
+            topics.append(OngoingTopicReassignment(name=topic.name, partitions=partitions))
     return Outcome(ListPartitionReassignmentsResponse(topics=topics))
 
 

@@ -7,7 +7,6 @@ All other resources of these APIs belong to the cluster. Requests for them are a
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Generator
 
 from anabranch.protocol.config_resources import ResourceType
@@ -18,11 +17,7 @@ from anabranch.protocol.generated.describe_configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
-from anabranch.protocol.generated.incremental_alter_configs import (
-    AlterConfigsResourceResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
+from anabranch.protocol.generated.incremental_alter_configs import IncrementalAlterConfigsRequest
 from anabranch.protocol.message import Message
 from anabranch.runtime import broker_loggers
 
@@ -34,7 +29,7 @@ _AT_ONCE = 16
 def answer(controller_id: int, request: Message) -> Generator[bool, None, Message | None]:
     """The response to DescribeConfigs, or to a change of loggers; None for any other request.
 
-    Yields True, after which other tasks may run, after every ``_AT_ONCE`` resources.
+    Yields True, after which other tasks may run, in between.
     """
     if isinstance(request, DescribeConfigsRequest):
         described = DescribeConfigsResponse()
@@ -47,30 +42,7 @@ def answer(controller_id: int, request: Message) -> Generator[bool, None, Messag
         return None
     if any(each.resource_type != ResourceType.BROKER_LOGGER for each in request.resources):
         return None
-    return (yield from _altered(controller_id, request))
-
-
-def _altered(
-    controller_id: int, request: IncrementalAlterConfigsRequest
-) -> Generator[bool, None, IncrementalAlterConfigsResponse]:
-    altered = IncrementalAlterConfigsResponse()
-    times = Counter(resource.resource_name for resource in request.resources)
-    named = {resource.resource_name: resource for resource in request.resources}
-    for number, (name, resource) in enumerate(named.items(), 1):
-        result = (
-            broker_loggers.altered(controller_id, resource, validate_only=request.validate_only)
-            if times[name] == 1
-            else AlterConfigsResourceResponse(
-                error_code=ErrorCode.INVALID_REQUEST,
-                error_message=f"the loggers of {name} are named more than once in the request",
-                resource_type=resource.resource_type,
-                resource_name=name,
-            )
-        )
-        altered.responses.append(result)
-        if number % _AT_ONCE == 0:
-            yield True
-    return altered
+    return (yield from broker_loggers.altered_in_steps(controller_id, request))
 
 
 def _described(controller_id: int, resource: DescribeConfigsResource) -> DescribeConfigsResult:

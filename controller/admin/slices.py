@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.leaders import ELECTED_AT_ONCE
 from anabranch.controller.outcome import Outcome
-from anabranch.controller.reassignment import PARTITIONS_PER_WRITE, TOPICS_AT_ONCE
+from anabranch.controller.reassignment import PARTITIONS_PER_WRITE, TOPICS_AT_ONCE, moving_partitions
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.generated.elect_leaders import ElectLeadersRequest, ReplicaElectionResult, TopicPartitions
+from anabranch.protocol.generated.elect_leaders import ReplicaElectionResult, TopicPartitions
+from anabranch.protocol.generated.list_partition_reassignments import ListPartitionReassignmentsTopics
 from anabranch.protocol.named_items import ITEMS_A_STEP
 from anabranch.protocol.types import TopicPartition
 
@@ -76,7 +77,12 @@ _OF_PARTITIONS = {
         *("topic_partitions", "partitions", "replica_election_results", "partition_result", "topic"),
         *(ELECTED_AT_ONCE, ELECTED_AT_ONCE),
     ),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: _OfPartitions(
+        *("topics", "partition_indexes", "topics", "partitions", "name"), *(ITEMS_A_STEP, ITEMS_A_STEP)
+    ),
 }
+_NAMED_ONCE = (ApiKey.ELECT_LEADERS, ApiKey.LIST_PARTITION_REASSIGNMENTS)
+"""Of these requests, a partition that is named twice is answered once. Without a list they name all partitions."""
 
 
 class Slices:
@@ -99,12 +105,12 @@ class Slices:
 
 
 def gather(api_key: int, body: Any) -> Iterator[None]:
-    """Put the items of one name next to each other, or name each partition of ElectLeaders once. Changes ``body``.
+    """Put the items of one name next to each other, or name each partition once (``_NAMED_ONCE``). Changes ``body``.
 
     Yields after every ``ITEMS_A_STEP`` items.
     """
-    if api_key == ApiKey.ELECT_LEADERS:
-        yield from _name_each_once(body)
+    if api_key in _NAMED_ONCE:
+        yield from _name_each_once(body, _OF_PARTITIONS[ApiKey(api_key)])
     for named in _NAMED.get(ApiKey(api_key), ()):
         items = getattr(body, named.asked)
         if len(items) <= ITEMS_AT_ONCE:
@@ -126,11 +132,13 @@ def gather(api_key: int, body: Any) -> Iterator[None]:
 def sliced(api_key: int, body: Any, image: ClusterImage) -> Iterator[Any]:
     """The slices of a gathered request, in order. A small request, or a request of another kind, is one slice.
 
-    An ElectLeaders request for all partitions becomes a request that names the partitions of the image.
+    A request for all partitions becomes a request that names the partitions of the image.
     """
     if of_partitions := _OF_PARTITIONS.get(ApiKey(api_key)):
         topics = getattr(body, of_partitions.asked)
-        return _by_partitions(body, of_partitions, _all_led(image) if topics is None else topics)
+        if topics is None:
+            topics = _all_led(image) if api_key == ApiKey.ELECT_LEADERS else _all_moving(image)
+        return _by_partitions(body, of_partitions, topics)
     for named in _NAMED.get(ApiKey(api_key), ()):
         items = getattr(body, named.asked)
         if len(items) > ITEMS_AT_ONCE:
@@ -225,24 +233,26 @@ def _by_partitions(body: Any, named: _OfPartitions, topics: Iterable[Any]) -> It
     yield _with(body, **{named.asked: some})
 
 
-def _name_each_once(body: ElectLeadersRequest) -> Iterator[None]:
-    by_topic: dict[str, dict[int, None]] = {}
-    for number, topic in enumerate(body.topic_partitions or (), 1):
-        indexes = by_topic.setdefault(topic.topic, {})
-        for begin in range(0, len(topic.partitions), ITEMS_A_STEP):
-            indexes.update(dict.fromkeys(topic.partitions[begin : begin + ITEMS_A_STEP]))
+def _name_each_once(body: Any, named: _OfPartitions) -> Iterator[None]:
+    topics = getattr(body, named.asked)
+    if topics is None:
+        return
+    by_topic: dict[str, tuple[Any, dict[int, None]]] = {}
+    for number, topic in enumerate(topics, 1):
+        _, once = by_topic.setdefault(getattr(topic, named.name), (topic, {}))
+        indexes = getattr(topic, named.asked_partitions)
+        for begin in range(0, len(indexes), ITEMS_A_STEP):
+            once.update(dict.fromkeys(indexes[begin : begin + ITEMS_A_STEP]))
             if begin:
                 yield
         if number % ITEMS_A_STEP == 0:
             yield
-    if body.topic_partitions is None:
-        return
-    once: list[TopicPartitions] = []
-    for number, (name, indexes) in enumerate(by_topic.items(), 1):
-        once.append(TopicPartitions(topic=name, partitions=list(indexes)))
+    gathered = []
+    for number, (topic, once) in enumerate(by_topic.values(), 1):
+        gathered.append(_with(topic, **{named.asked_partitions: list(once)}))
         if number % ITEMS_A_STEP == 0:
             yield
-    body.topic_partitions = once
+    setattr(body, named.asked, gathered)
 
 
 def _all_led(image: ClusterImage) -> Iterator[TopicPartitions]:
@@ -252,6 +262,15 @@ def _all_led(image: ClusterImage) -> Iterator[TopicPartitions]:
         indexes = () if topic is None else sorted(topic.partitions)
         led = [index for index in indexes if image.led(TopicPartition(name, index)) is not None]
         yield TopicPartitions(topic=name, partitions=led)
+
+
+def _all_moving(image: ClusterImage) -> Iterator[ListPartitionReassignmentsTopics]:
+    """The partitions that are being reassigned, listed topic by topic as slices need them."""
+    for name in sorted(image.topics):
+        topic = image.topics.get(name)
+        indexes = [] if topic is None else moving_partitions(topic.znode)
+        if indexes:
+            yield ListPartitionReassignmentsTopics(name=name, partition_indexes=indexes)
 
 
 def _elected(answers: list[ReplicaElectionResult]) -> list[ReplicaElectionResult]:

@@ -28,12 +28,18 @@ from anabranch.protocol.generated.update_features import (
 from anabranch.protocol.request_kinds import UpgradeType
 from anabranch.protocol.sentinels import NO_EPOCH
 
+MOST_UPDATES = 1_000
+"""More features than there will ever be. The updates of a request are judged together, in one piece."""
+
 
 def update_features(
     context: Context, request: UpdateFeaturesRequest, version: int, brokers: LockedBrokers
 ) -> Decisions[Outcome]:
     """Raises ``ControllerMovedError``, ``ImageStaleError``; ``ZkError`` when ``/features`` cannot be written."""
     try:
+        if (count := len(request.feature_updates)) > MOST_UPDATES:
+            many = f"The request names {count} features; at most {MOST_UPDATES} are updated at once."
+            raise KafkaError(ErrorCode.INVALID_REQUEST, many)
         updates = [_update(asked, version) for asked in request.feature_updates]
         if not updates:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names no feature.")

@@ -108,6 +108,15 @@ async def test_a_request_with_an_invalid_change_of_a_level_is_refused_as_a_whole
         assert await level(broker) == before
 
 
+async def test_loggers_that_are_named_more_than_once_are_refused_once_and_keep_their_levels(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        before = await level(broker)
+        twice = [resource((NAME, SET, "ERROR")), resource((NAME, SET, "DEBUG"))]
+        repeated, other = await alter(broker, *twice, resource((NAME, SET, "DEBUG"), name="2"))
+        assert "named more than once" in repeated.error_message and "node '2'" in other.error_message
+        assert await level(broker) == before
+
+
 async def test_another_brokers_loggers_and_mixed_requests_are_refused(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         for name in ("2", "", "one"):

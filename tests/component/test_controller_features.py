@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from anabranch.controller.admin.update_features import MOST_UPDATES
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
@@ -138,6 +139,13 @@ async def test_levels_are_lowered_and_raised_and_the_znodes_version_is_the_epoch
     assert down.features_epoch == (await cluster.store.get(Features.PATH)).version == before + 1
     up = await ask(cluster, HIGHEST)
     assert up.features_epoch == before + 2
+    assert await levels(cluster) == HIGHEST
+
+
+async def test_very_many_updates_are_refused_as_a_whole(cluster: ControllerCluster) -> None:
+    await start(cluster, SUPPORTED)
+    refused = await ask(cluster, {GROUP_COORDINATOR: 1} | {f"f{number}": 1 for number in range(MOST_UPDATES)}, SAFE)
+    assert (refused.error_code, refused.results) == (ErrorCode.INVALID_REQUEST, [])
     assert await levels(cluster) == HIGHEST
 
 

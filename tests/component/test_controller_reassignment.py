@@ -22,6 +22,7 @@ from anabranch.protocol.generated.list_partition_reassignments import (
 )
 from anabranch.protocol.generated.stop_replica import StopReplicaRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.protocol.named_items import ITEMS_A_STEP
 from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio
@@ -102,6 +103,7 @@ async def test_a_move_names_all_replicas_until_the_target_is_in_sync(
     assert await move(cluster, {0: [4, 5, 6]}) == {0: ErrorCode.NONE}
     assert await under_way(cluster) == {("t", 0): ([4, 5, 6, 1, 2, 3], [4, 5, 6], [1, 2, 3])}
     assert await under_way(cluster, {"t": [1], "u": [0]}) == {}
+    assert await under_way(cluster, {"t": [1, *[0] * (ITEMS_A_STEP + 1)], "u": [0]}) == await under_way(cluster)
     topic, state = await cluster.topic("t"), await cluster.state("t", 0)
     assert topic.partitions == {0: [4, 5, 6, 1, 2, 3], 1: [2, 3, 1]}
     assert (state.leader, state.leader_epoch, state.isr) == (1, 1, [1, 2, 3])

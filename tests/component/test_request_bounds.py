@@ -20,13 +20,20 @@ import pytest
 import trio
 import trio.testing
 
+from anabranch.broker.link.controller_client import ControllerClient
+from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.net.dispatch import HANDLERS
 from anabranch.controller.admin import slices
 from anabranch.controller.admin.dispatch import HANDLERS as CONTROLLER_HANDLERS
 from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.config_resources import ResourceType
+from anabranch.protocol.error_responses import error_response_in_steps
+from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated import metadata as a_generated_module
+from anabranch.protocol.message import Message
 from anabranch.runtime import decoded_requests, pauses
 from anabranch.runtime.env import Stream
+from anabranch.runtime.pauses import with_pauses
 from tests.support.broker.broker_harness import DEADLINE_S, frame, one_broker
 from tests.support.broker.executed_lines import ExecutedLines
 from tests.support.controller.controller_cluster import ControllerCluster
@@ -45,6 +52,10 @@ MOST_OBJECTS = 100
 """Answers that a process keeps ready, such as that to ApiVersions."""
 REPEATED = Filling("repeated", b"ab", 0xFF, 1)
 DISTINCT = Filling("distinct", b"ab", 0xFF, 1, are_distinct=True)
+LOGGERS = (
+    Filling("repeated loggers", b"1", ResourceType.BROKER_LOGGER, 1),
+    Filling("loggers", b"1", ResourceType.BROKER_LOGGER, 1, are_distinct=True),
+)
 ANSWERED_IN_ORDER = {ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS, ApiKey.ALTER_PARTITION_REASSIGNMENTS}
 """The results of the first two have no names, but the order of the request. The third answers a repeated partition
 each time."""
@@ -108,9 +119,9 @@ async def most_lines(connect: Connect, request: bytes) -> ExecutedLines:
     return lines
 
 
-async def check(connect: Connect, key: ApiKey) -> None:
+async def check(connect: Connect, key: ApiKey, fillings: tuple[Filling, Filling] = (REPEATED, DISTINCT)) -> None:
     for dense in arrays_of(key):
-        repeated, distinct = dense._replace(filling=REPEATED), dense._replace(filling=DISTINCT)
+        repeated, distinct = [dense._replace(filling=filling) for filling in fillings]
         if key not in ANSWERED_IN_ORDER:
             few, many = [await answer_to(connect, repeated.request(count=count)) for count in (2, MANY)]
             assert len(many) <= len(few), str(repeated)
@@ -163,6 +174,33 @@ async def test_a_broker_serves_very_many_items_in_short_pieces(key: ApiKey, tmp_
         await check(connect, key)
 
 
+@pytest.mark.parametrize("state", ["answered", "refused"])
+@pytest.mark.parametrize("key", with_arrays(HANDLERS.keys() & CONTROLLER_HANDLERS.keys()), ids=lambda key: key.name)
+async def test_a_broker_forwards_very_many_items_in_short_pieces(
+    key: ApiKey, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer(
+        _controller: ControllerClient,
+        body: Message,
+        _version: int,
+        _timeout_s: float,
+        refused: Callable[[Message], bool],
+    ) -> Message:
+        if state == "refused":
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no controller")
+        response: Message = await with_pauses(error_response_in_steps(key, body, ErrorCode.NONE, None))
+        assert not refused(response)
+        return response
+
+    monkeypatch.setattr(ControllerClient, "request", answer)
+    monkeypatch.setattr(MetadataCache, "has_leaders", lambda *_: True)
+    monkeypatch.setattr(MetadataCache, "partition_count", lambda *_: 1 << 31)
+    async with broker_with_a_topic(tmp_path) as connect:
+        await check(connect, key)
+        if key == ApiKey.INCREMENTAL_ALTER_CONFIGS:
+            await check(connect, key, LOGGERS)
+
+
 @pytest.mark.parametrize("state", ["active", "standby"])
 @pytest.mark.parametrize(
     "key", with_arrays(CONTROLLER_HANDLERS.keys() | {ApiKey.DESCRIBE_CONFIGS}), ids=lambda key: key.name
@@ -182,3 +220,5 @@ async def test_a_controller_serves_very_many_items_in_short_pieces(
     network = cluster.fabric.node("client")
     host = "controller1000" if state == "active" else "controller1001"
     await check(lambda: network.connect(host, 9090), key)
+    if key == ApiKey.INCREMENTAL_ALTER_CONFIGS:
+        await check(lambda: network.connect(host, 9090), key, LOGGERS)

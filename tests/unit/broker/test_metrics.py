@@ -143,6 +143,14 @@ def test_errors_are_counted_by_api_and_code() -> None:
     assert values["kafka_server_brokertopicmetrics_failedproducerequests_total", ("t",)] == 1
 
 
+def test_errors_of_the_first_thousand_results_are_counted() -> None:
+    metrics = BrokerMetrics()
+    committed = [OffsetCommitResponsePartition(partition_index=0, error_code=ErrorCode.ILLEGAL_GENERATION)]
+    topics = [OffsetCommitResponseTopic(name=name, partitions=committed * 1_500) for name in "abc"]
+    metrics.note_response(ApiKey.OFFSET_COMMIT, OffsetCommitResponse(topics=topics))
+    assert metrics.requests.errors == {(ApiKey.OFFSET_COMMIT, ErrorCode.ILLEGAL_GENERATION): 1_000}
+
+
 def test_fetched_bytes_are_counted_separately_for_consumers_and_followers() -> None:
     metrics = BrokerMetrics()
     for is_follower in (False, True, True):

@@ -84,7 +84,7 @@ class Large(Probe):
 
 
 @pytest.mark.parametrize("items", [1, ITEMS_AT_ONCE // 4])
-@pytest.mark.parametrize("cause", ["change", "deadline"])
+@pytest.mark.parametrize("cause", ["change", "deadline", "close"])
 async def test_other_tasks_run_while_many_operations_complete(
     cause: str, items: int, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,10 +98,12 @@ async def test_other_tasks_run_while_many_operations_complete(
         if cause == "change":
             for probe in probes:
                 purgatory.changed(probe)
-        else:
+        elif cause == "deadline":
             autojump_clock.jump(2)
         left = len(probes)
-        with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            if cause == "close":
+                nursery.start_soon(purgatory.close)
             while left:
                 await trio.lowlevel.checkpoint()
                 before, left = left, sum(not probe.completed for probe in probes)
@@ -113,6 +115,6 @@ async def test_close_completes_waiting_operations(autojump_clock: trio.testing.M
     async with running() as purgatory:
         probe = Probe(trio.current_time() + 100)
         purgatory.park(probe)
-        purgatory.close()
+        await purgatory.close()
         assert probe.completed
         assert purgatory.size == 0

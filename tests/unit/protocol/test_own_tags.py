@@ -66,14 +66,19 @@ def own_values(fields: Sequence[Field], message: Any) -> Iterator[tuple[str, Any
                 yield from own_values(f.fields, item)
 
 
+@pytest.mark.parametrize("in_steps", [False, True])
 @pytest.mark.parametrize("key", WITHHELD, ids=lambda key: key.name)
-def test_no_answer_keeps_an_own_tag(key: ApiKey) -> None:
+def test_no_answer_keeps_an_own_tag(key: ApiKey, in_steps: bool) -> None:
     cls = API[key].response
     fields = table_named(cls.TABLE).fields
     message = filled(fields, cls)
     withhold = withholder(key)
     assert withhold is not None and list(own_values(fields, message))
-    withhold(message)
+    if in_steps:
+        for _ in withhold.in_steps(message):
+            pass
+    else:
+        withhold.at_once(message)
     assert [name for name, value, default in own_values(fields, message) if value != default] == []
 
 
