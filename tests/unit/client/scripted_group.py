@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -25,9 +25,6 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
 from anabranch.runtime.real_anyio import client_env
 from anabranch.runtime.signal import Signal
-
-Run = Callable[[Callable[[], Awaitable[Any]]], Any]
-
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -19,7 +19,6 @@ from anabranch.protocol.generated.offset_commit import (
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.real_anyio import client_env
 from tests.support.resize.layouts import tp
-from tests.unit.client.conftest import Run
 from tests.unit.client.test_stale_metadata import INCARNATION, described
 
 NEXT_INCARNATION = INCARNATION + 50
@@ -86,67 +85,55 @@ def offset(value: int, incarnation: int) -> OffsetAndMetadata:
 @pytest.mark.parametrize(
     "after", [described(2, 2), described(3, 4, incarnation=NEXT_INCARNATION)], ids=["removed", "created again"]
 )
-def test_offsets_of_a_removed_partition_are_dropped_and_hold_up_no_others(run: Run, after: MetadataResponse) -> None:
+async def test_offsets_of_a_removed_partition_are_dropped_and_hold_up_no_others(after: MetadataResponse) -> None:
     """A member commits as it joins again. Retries of refused offsets would delay this member."""
 
-    async def check() -> None:
-        brokers = Brokers({(3, INCARNATION + 3)})
-        link = committing(brokers, after)
-        await link.commit_offsets({tp(0): offset(7, INCARNATION), tp(3): offset(9, INCARNATION + 3)}, 1_000)
-        assert brokers.commits == [{0: 7, 3: 9}]
-
-    run(check)
+    brokers = Brokers({(3, INCARNATION + 3)})
+    link = committing(brokers, after)
+    await link.commit_offsets({tp(0): offset(7, INCARNATION), tp(3): offset(9, INCARNATION + 3)}, 1_000)
+    assert brokers.commits == [{0: 7, 3: 9}]
 
 
-def test_only_refused_offsets_are_committed_again(run: Run) -> None:
+async def test_only_refused_offsets_are_committed_again() -> None:
     """The coordinator's broker does not know a new partition yet, so the coordinator refuses the partition's offset."""
 
-    async def check() -> None:
-        brokers = Brokers({(3, INCARNATION + 3)})
-        link = committing(brokers, described(1, 4))
-        with pytest.raises(KafkaError) as refused:
-            await link.commit_offsets({tp(0): offset(7, INCARNATION), tp(3): offset(9, INCARNATION + 3)}, 1_000)
-        assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert brokers.commits[0] == {0: 7, 3: 9} and brokers.commits[1:] == [{3: 9}] * (len(brokers.commits) - 1)
-        assert len(brokers.commits) > 1
-        brokers.unknown.clear()
-        brokers.commits.clear()
-        await link.commit_offsets({tp(3): offset(9, INCARNATION + 3)}, 1_000)
-        assert brokers.commits == [{3: 9}]
-
-    run(check)
+    brokers = Brokers({(3, INCARNATION + 3)})
+    link = committing(brokers, described(1, 4))
+    with pytest.raises(KafkaError) as refused:
+        await link.commit_offsets({tp(0): offset(7, INCARNATION), tp(3): offset(9, INCARNATION + 3)}, 1_000)
+    assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert brokers.commits[0] == {0: 7, 3: 9} and brokers.commits[1:] == [{3: 9}] * (len(brokers.commits) - 1)
+    assert len(brokers.commits) > 1
+    brokers.unknown.clear()
+    brokers.commits.clear()
+    await link.commit_offsets({tp(3): offset(9, INCARNATION + 3)}, 1_000)
+    assert brokers.commits == [{3: 9}]
 
 
-def test_only_the_last_response_shows_which_offsets_were_reported(run: Run) -> None:
+async def test_only_the_last_response_shows_which_offsets_were_reported() -> None:
     """The previous response may come from an earlier coordinator, and reports to that coordinator are lost."""
 
-    async def check() -> None:
-        brokers = Brokers({(3, INCARNATION + 3)})
-        link = committing(brokers, described(1, 4))
-        refused = brokers.error_of
+    brokers = Brokers({(3, INCARNATION + 3)})
+    link = committing(brokers, described(1, 4))
+    refused = brokers.error_of
 
-        def once(p: Any) -> int:
-            error = refused(p)
-            brokers.unknown.clear()
-            return error
+    def once(p: Any) -> int:
+        error = refused(p)
+        brokers.unknown.clear()
+        return error
 
-        brokers.error_of = once  # type: ignore[method-assign]
-        offsets = {tp(3): offset(9, INCARNATION + 3), tp(0): offset(7, INCARNATION)}
-        assert await link.commit_offsets(offsets, 1_000, is_processed=True) == {tp(3)}
-        assert brokers.commits == [{3: 9, 0: 7}, {3: 9}]
-        assert await link.commit_offsets(offsets, 1_000) == set()
-
-    run(check)
+    brokers.error_of = once  # type: ignore[method-assign]
+    offsets = {tp(3): offset(9, INCARNATION + 3), tp(0): offset(7, INCARNATION)}
+    assert await link.commit_offsets(offsets, 1_000, is_processed=True) == {tp(3)}
+    assert brokers.commits == [{3: 9, 0: 7}, {3: 9}]
+    assert await link.commit_offsets(offsets, 1_000) == set()
 
 
-def test_a_commit_for_a_partition_that_never_existed_is_an_error(run: Run) -> None:
+async def test_a_commit_for_a_partition_that_never_existed_is_an_error() -> None:
     """The user named the partition, so the offset must not look committed."""
 
-    async def check() -> None:
-        brokers = Brokers({(40, -1)})
-        link = committing(brokers, described(2, 2))
-        with pytest.raises(KafkaError) as refused:
-            await link.commit_offsets({TopicPartition("t", 40): OffsetAndMetadata(1)}, 1_000)
-        assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-    run(check)
+    brokers = Brokers({(40, -1)})
+    link = committing(brokers, described(2, 2))
+    with pytest.raises(KafkaError) as refused:
+        await link.commit_offsets({TopicPartition("t", 40): OffsetAndMetadata(1)}, 1_000)
+    assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

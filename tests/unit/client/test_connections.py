@@ -12,10 +12,9 @@ from anabranch.client.cluster import Node
 from anabranch.client.errors import KafkaError
 from anabranch.client.net.connections import Connections, ConnectionSettings
 from anabranch.runtime.real_anyio import client_env
-from tests.unit.client.scripted_group import Run
 
 
-def test_each_try_to_connect_begins_with_another_address(run: Run) -> None:
+async def test_each_try_to_connect_begins_with_another_address() -> None:
     """An address may accept the connection and never complete the handshake."""
 
     class Refusing:
@@ -26,14 +25,11 @@ def test_each_try_to_connect_begins_with_another_address(run: Run) -> None:
             self.attempts.append(attempt)
             raise ConnectionRefusedError("refused")
 
-    async def check() -> None:
-        network: Any = Refusing()
-        settings = ConnectionSettings(None, 1000, 0, 0, 1000, 1000)
-        async with anyio.create_task_group() as tasks:
-            connections = Connections(dataclasses.replace(client_env(), network=network), settings, tasks)
-            for _ in range(3):
-                with pytest.raises(KafkaError, match="refused"):
-                    await connections.get(Node(1, "broker-1", 9092))
-        assert network.attempts == [0, 1, 2]
-
-    run(check)
+    network: Any = Refusing()
+    settings = ConnectionSettings(None, 1000, 0, 0, 1000, 1000)
+    async with anyio.create_task_group() as tasks:
+        connections = Connections(dataclasses.replace(client_env(), network=network), settings, tasks)
+        for _ in range(3):
+            with pytest.raises(KafkaError, match="refused"):
+                await connections.get(Node(1, "broker-1", 9092))
+    assert network.attempts == [0, 1, 2]

@@ -34,7 +34,6 @@ from anabranch.protocol.generated.offset_for_leader_epoch import (
 )
 from anabranch.protocol.records import RecordBatch, set_base_offset
 from anabranch.protocol.types import TopicPartition
-from tests.unit.client.conftest import Run
 from tests.unit.client.fake_broker import FakeBroker
 
 T0 = TopicPartition("t", 0)
@@ -61,99 +60,82 @@ async def read(consumer: Consumer, count: int, **arguments: Any) -> list[Any]:
     return records
 
 
-def test_a_consumed_record_has_the_fields_that_were_written(run: Run) -> None:
-    async def check() -> None:
-        async with (
-            filled(25).running() as broker,
-            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer,
-        ):
-            consumer.assign([T0])
-            records = await read(consumer, 25)
-            assert [r.offset for r in records] == list(range(25))
-            assert [r.value for r in records] == [b"%d" % n for n in range(25)]
-            first = records[0]
-            assert (first.topic, first.partition, first.key, first.headers) == ("t", 0, b"k", [("h", b"x")])
-            assert (first.timestamp, first.leader_epoch) == (1000, 0)
-            assert await consumer.position(T0) == 25
-
-    run(check)
+async def test_a_consumed_record_has_the_fields_that_were_written() -> None:
+    async with (
+        filled(25).running() as broker,
+        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer,
+    ):
+        consumer.assign([T0])
+        records = await read(consumer, 25)
+        assert [r.offset for r in records] == list(range(25))
+        assert [r.value for r in records] == [b"%d" % n for n in range(25)]
+        first = records[0]
+        assert (first.topic, first.partition, first.key, first.headers) == ("t", 0, b"k", [("h", b"x")])
+        assert (first.timestamp, first.leader_epoch) == (1000, 0)
+        assert await consumer.position(T0) == 25
 
 
 @pytest.mark.parametrize("limit", [1, 3, 10, 14])
-def test_max_poll_records_splits_batches(run: Run, limit: int) -> None:
-    async def check() -> None:
-        async with (
-            filled(25).running() as broker,
-            Consumer(
-                bootstrap_servers=broker.address, auto_offset_reset="earliest", max_poll_records=limit
-            ) as consumer,
-        ):
-            consumer.assign([T0])
-            seen: list[int] = []
-            while len(seen) < 25:
-                found = await consumer.getmany(timeout_ms=5000)
-                assert sum(map(len, found.values())) <= limit
-                seen += [r.offset for r in found[T0]]
-                assert await consumer.position(T0) == seen[-1] + 1
-            assert seen == list(range(25))
-
-    run(check)
+async def test_max_poll_records_splits_batches(limit: int) -> None:
+    async with (
+        filled(25).running() as broker,
+        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", max_poll_records=limit) as consumer,
+    ):
+        consumer.assign([T0])
+        seen: list[int] = []
+        while len(seen) < 25:
+            found = await consumer.getmany(timeout_ms=5000)
+            assert sum(map(len, found.values())) <= limit
+            seen += [r.offset for r in found[T0]]
+            assert await consumer.position(T0) == seen[-1] + 1
+        assert seen == list(range(25))
 
 
-def test_iteration_moves_the_position_record_by_record(run: Run) -> None:
-    async def check() -> None:
-        async with (
-            filled(25).running() as broker,
-            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer,
-        ):
-            consumer.assign([T0])
-            async for record in consumer:
-                assert await consumer.position(T0) == record.offset + 1
-                if record.offset == 17:
-                    break
-
-    run(check)
+async def test_iteration_moves_the_position_record_by_record() -> None:
+    async with (
+        filled(25).running() as broker,
+        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer,
+    ):
+        consumer.assign([T0])
+        async for record in consumer:
+            assert await consumer.position(T0) == record.offset + 1
+            if record.offset == 17:
+                break
 
 
-def test_a_record_that_is_produced_later_arrives(run: Run) -> None:
-    async def check() -> None:
-        async with (
-            filled(5).running() as broker,
-            Consumer(bootstrap_servers=broker.address, auto_offset_reset="latest") as consumer,
-            Producer(bootstrap_servers=broker.address) as producer,
-        ):
-            consumer.assign([T0])
-            assert await consumer.position(T0) == 5
-            await producer.send("t", value=b"new")
-            assert (await consumer.getone()).value == b"new"
-
-    run(check)
+async def test_a_record_that_is_produced_later_arrives() -> None:
+    async with (
+        filled(5).running() as broker,
+        Consumer(bootstrap_servers=broker.address, auto_offset_reset="latest") as consumer,
+        Producer(bootstrap_servers=broker.address) as producer,
+    ):
+        consumer.assign([T0])
+        assert await consumer.position(T0) == 5
+        await producer.send("t", value=b"new")
+        assert (await consumer.getone()).value == b"new"
 
 
-def test_small_batches_that_wait_take_little_memory(run: Run) -> None:
+async def test_small_batches_that_wait_take_little_memory() -> None:
     """The batches of a slow reader do not keep the buffers of 64 KiB in which the responses arrived."""
     batches = 100
 
-    async def check() -> None:
-        async with (
-            filled(1).running() as broker,
-            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=5) as consumer,
-        ):
-            consumer.assign([T0])
-            await read(consumer, 1)
-            tracemalloc.start()
-            for number in range(1, batches + 1):
-                broker.logs[T0].append(build_batch([(b"k", b"%d" % number, [], 1000)]))
-                while number >= max(
-                    p.fetch_offset for f in broker.seen(ApiKey.FETCH) for t in f.topics for p in t.partitions
-                ):
-                    await anyio.sleep(0.001)  # polls: until the consumer has the batch
-            held_bytes, _ = tracemalloc.get_traced_memory()
-            tracemalloc.stop()
-            assert held_bytes < batches * BUFFER_BYTES / 2
-            assert [record.value for record in await read(consumer, batches)][-1] == b"%d" % batches
-
-    run(check)
+    async with (
+        filled(1).running() as broker,
+        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=5) as consumer,
+    ):
+        consumer.assign([T0])
+        await read(consumer, 1)
+        tracemalloc.start()
+        for number in range(1, batches + 1):
+            broker.logs[T0].append(build_batch([(b"k", b"%d" % number, [], 1000)]))
+            while number >= max(
+                p.fetch_offset for f in broker.seen(ApiKey.FETCH) for t in f.topics for p in t.partitions
+            ):
+                await anyio.sleep(0.001)  # polls: until the consumer has the batch
+        held_bytes, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert held_bytes < batches * BUFFER_BYTES / 2
+        assert [record.value for record in await read(consumer, batches)][-1] == b"%d" % batches
 
 
 def test_a_small_part_of_a_response_is_copied_and_a_large_part_is_not() -> None:
@@ -164,70 +146,64 @@ def test_a_small_part_of_a_response_is_copied_and_a_large_part_is_not() -> None:
     assert without_response(large) is large
 
 
-def test_a_fetch_in_a_session_names_only_partitions_whose_position_changed(run: Run) -> None:
+async def test_a_fetch_in_a_session_names_only_partitions_whose_position_changed() -> None:
     """KIP-227: after the full fetch, a request names only partitions whose position moved."""
 
-    async def check() -> None:
-        broker = filled(10, partitions=2)
-        full = FetchResponse()
+    broker = filled(10, partitions=2)
+    full = FetchResponse()
 
-        def session(body: Any, response: FetchResponse) -> None:
-            if body.session_epoch == 0:
-                response.session_id = 7
-                full.responses = response.responses
-            else:
-                response.session_id = body.session_id
+    def session(body: Any, response: FetchResponse) -> None:
+        if body.session_epoch == 0:
+            response.session_id = 7
+            full.responses = response.responses
+        else:
+            response.session_id = body.session_id
 
-        broker.fetch_hook = session
-        async with (
-            broker.running(),
-            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer,
-        ):
-            consumer.assign([T0, T1])
-            await read(consumer, 20)
-            while len(broker.seen(ApiKey.FETCH)) < 3:
-                await consumer.getmany(timeout_ms=20)
-        first, second, third = broker.seen(ApiKey.FETCH)[:3]
-        asked = [p.fetch_offset for t in first.topics for p in t.partitions]
-        assert (first.session_id, first.session_epoch, asked) == (0, 0, [0, 0])
-        assert (second.session_id, second.session_epoch) == (7, 1)
-        assert [p.fetch_offset for t in second.topics for p in t.partitions] == [10, 10]
-        assert (third.session_epoch, third.topics) == (2, [])
-
-    run(check)
+    broker.fetch_hook = session
+    async with (
+        broker.running(),
+        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer,
+    ):
+        consumer.assign([T0, T1])
+        await read(consumer, 20)
+        while len(broker.seen(ApiKey.FETCH)) < 3:
+            await consumer.getmany(timeout_ms=20)
+    first, second, third = broker.seen(ApiKey.FETCH)[:3]
+    asked = [p.fetch_offset for t in first.topics for p in t.partitions]
+    assert (first.session_id, first.session_epoch, asked) == (0, 0, [0, 0])
+    assert (second.session_id, second.session_epoch) == (7, 1)
+    assert [p.fetch_offset for t in second.topics for p in t.partitions] == [10, 10]
+    assert (third.session_epoch, third.topics) == (2, [])
 
 
-def test_a_resumed_partition_does_not_wait_for_a_held_fetch(run: Run) -> None:
+async def test_a_resumed_partition_does_not_wait_for_a_held_fetch() -> None:
     """The broker holds a fetch of an idle partition for longer than the test.
 
     The records of the resumed partition arrive at once.
     """
 
-    async def check() -> None:
-        broker = filled(3, partitions=2)
-        broker.logs[T0].start_offset = broker.logs[T0].end_offset
+    broker = filled(3, partitions=2)
+    broker.logs[T0].start_offset = broker.logs[T0].end_offset
 
-        def session(body: Any, response: FetchResponse) -> None:
-            response.session_id = 7
+    def session(body: Any, response: FetchResponse) -> None:
+        response.session_id = 7
 
-        broker.fetch_hook = session
-        async with (
-            broker.running(),
-            Consumer(bootstrap_servers=broker.address, fetch_max_wait_ms=600_000) as consumer,
-        ):
-            consumer.assign([T0, T1])
-            consumer.pause(T1)
-            while len(broker.seen(ApiKey.FETCH)) < 2:
-                await consumer.getmany(timeout_ms=20)
-            consumer.seek(T1, 0)
-            consumer.resume(T1)
-            assert (await consumer.getone()).partition == 1
-        asked = [
-            (f.session_epoch, [p.partition for t in f.topics for p in t.partitions]) for f in broker.seen(ApiKey.FETCH)
-        ]
-        assert asked[:3] == [(0, [0]), (1, []), (2, [1])]
-
-    run(check)
+    broker.fetch_hook = session
+    async with (
+        broker.running(),
+        Consumer(bootstrap_servers=broker.address, fetch_max_wait_ms=600_000) as consumer,
+    ):
+        consumer.assign([T0, T1])
+        consumer.pause(T1)
+        while len(broker.seen(ApiKey.FETCH)) < 2:
+            await consumer.getmany(timeout_ms=20)
+        consumer.seek(T1, 0)
+        consumer.resume(T1)
+        assert (await consumer.getone()).partition == 1
+    asked = [
+        (f.session_epoch, [p.partition for t in f.topics for p in t.partitions]) for f in broker.seen(ApiKey.FETCH)
+    ]
+    assert asked[:3] == [(0, [0]), (1, []), (2, [1])]
 
 
 class Elected(FakeBroker):
@@ -256,165 +232,147 @@ class Elected(FakeBroker):
 
 
 @pytest.mark.parametrize(("fetch_version", "asks"), [(12, False), (11, True)])
-def test_offset_for_leader_epoch_is_sent_only_where_fetches_report_no_divergence(
-    run: Run, fetch_version: int, asks: bool
+async def test_offset_for_leader_epoch_is_sent_only_where_fetches_report_no_divergence(
+    fetch_version: int, asks: bool
 ) -> None:
     """OffsetForLeaderEpoch (KIP-320) is sent only for fetch versions below 12.
 
     From version 12 on a fetch names the last fetched epoch, and the response names the divergence (KIP-595).
     """
 
-    async def check() -> None:
-        broker = Elected()
-        broker.answers[ApiKey.OFFSET_FOR_LEADER_EPOCH] = broker.ends
-        broker.max_versions[ApiKey.FETCH] = fetch_version
-        async with (
-            broker.running(),
-            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer,
-        ):
-            consumer.assign([T0])
-            assert len(await read(consumer, 10)) == 10
-            broker.epoch = 3
-            await consumer._metadata.refresh()
-            broker.fill(1)
-            assert (await consumer.getone()).offset == 10
-        assert bool(broker.seen(ApiKey.OFFSET_FOR_LEADER_EPOCH)) is asks
-
-    run(check)
+    broker = Elected()
+    broker.answers[ApiKey.OFFSET_FOR_LEADER_EPOCH] = broker.ends
+    broker.max_versions[ApiKey.FETCH] = fetch_version
+    async with (
+        broker.running(),
+        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer,
+    ):
+        consumer.assign([T0])
+        assert len(await read(consumer, 10)) == 10
+        broker.epoch = 3
+        await consumer._metadata.refresh()
+        broker.fill(1)
+        assert (await consumer.getone()).offset == 10
+    assert bool(broker.seen(ApiKey.OFFSET_FOR_LEADER_EPOCH)) is asks
 
 
 @pytest.mark.parametrize(("end", "again"), [(4, [4, 5]), (10, []), (12, [])])
-def test_a_diverging_fetch_moves_the_position_back_to_the_divergence(run: Run, end: int, again: list[int]) -> None:
+async def test_a_diverging_fetch_moves_the_position_back_to_the_divergence(end: int, again: list[int]) -> None:
     """A divergence before the position moves the position back.
 
     After any other divergence, reading continues at the position, with the epoch that the leader knows.
     """
 
-    async def check() -> None:
-        broker = Elected()
-        positions: list[tuple[int, int]] = []
+    broker = Elected()
+    positions: list[tuple[int, int]] = []
 
-        def differs(body: Any, response: FetchResponse) -> None:
-            for topic, asked in zip(response.responses, body.topics, strict=True):
-                (found,), (position,) = topic.partitions, asked.partitions
-                if position.current_leader_epoch == 3:
-                    if position.last_fetched_epoch != 1:
-                        found.diverging_epoch, found.records = FetchEpochEnd(epoch=1, end_offset=end), b""
-                    positions.append((position.fetch_offset, position.last_fetched_epoch))
+    def differs(body: Any, response: FetchResponse) -> None:
+        for topic, asked in zip(response.responses, body.topics, strict=True):
+            (found,), (position,) = topic.partitions, asked.partitions
+            if position.current_leader_epoch == 3:
+                if position.last_fetched_epoch != 1:
+                    found.diverging_epoch, found.records = FetchEpochEnd(epoch=1, end_offset=end), b""
+                positions.append((position.fetch_offset, position.last_fetched_epoch))
 
-        broker.fetch_hook = differs
-        async with (
-            broker.running(),
-            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer,
-        ):
-            consumer.assign([T0])
-            assert len(await read(consumer, 10)) == 10
-            broker.epoch = 3
-            await consumer._metadata.refresh()
-            while len(positions) < 2:
-                await anyio.sleep(0.001)  # polls: until the consumer has seen the divergence
-            assert positions[:2] == [(10, 2), (min(end, 10), 1)]
-            broker.fill(1)
-            found = [(await consumer.getone()).offset for _ in range(len(again) or 1)]
-            assert found == (again or [10])
-
-    run(check)
+    broker.fetch_hook = differs
+    async with (
+        broker.running(),
+        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer,
+    ):
+        consumer.assign([T0])
+        assert len(await read(consumer, 10)) == 10
+        broker.epoch = 3
+        await consumer._metadata.refresh()
+        while len(positions) < 2:
+            await anyio.sleep(0.001)  # polls: until the consumer has seen the divergence
+        assert positions[:2] == [(10, 2), (min(end, 10), 1)]
+        broker.fill(1)
+        found = [(await consumer.getone()).offset for _ in range(len(again) or 1)]
+        assert found == (again or [10])
 
 
-def test_a_fetch_of_an_older_leader_epoch_is_repeated_as_soon_as_the_newer_one_is_known(run: Run) -> None:
+async def test_a_fetch_of_an_older_leader_epoch_is_repeated_as_soon_as_the_newer_one_is_known() -> None:
     """Metadata with the newer epoch ends the pause after the refusal, and no other backoff applies."""
 
-    async def check() -> None:
-        broker = Elected()
+    broker = Elected()
 
-        def fence(body: Any, response: FetchResponse) -> None:
-            for topic, asked in zip(response.responses, body.topics, strict=True):
-                if asked.partitions[0].current_leader_epoch < 3:
-                    broker.epoch, found = 3, topic.partitions[0]
-                    found.error_code, found.records = ErrorCode.FENCED_LEADER_EPOCH, b""
+    def fence(body: Any, response: FetchResponse) -> None:
+        for topic, asked in zip(response.responses, body.topics, strict=True):
+            if asked.partitions[0].current_leader_epoch < 3:
+                broker.epoch, found = 3, topic.partitions[0]
+                found.error_code, found.records = ErrorCode.FENCED_LEADER_EPOCH, b""
 
-        broker.fetch_hook = fence
-        pauses = ("retry_backoff_ms", "retry_backoff_max_ms", "layout_backoff_ms", "layout_backoff_max_ms")
-        longer_than_a_test = dict.fromkeys(pauses, 600_000)
-        async with (
-            broker.running(),
-            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", **longer_than_a_test) as consumer,
-        ):
+    broker.fetch_hook = fence
+    pauses = ("retry_backoff_ms", "retry_backoff_max_ms", "layout_backoff_ms", "layout_backoff_max_ms")
+    longer_than_a_test = dict.fromkeys(pauses, 600_000)
+    async with (
+        broker.running(),
+        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", **longer_than_a_test) as consumer,
+    ):
+        consumer.assign([T0])
+        assert (await consumer.getone()).offset == 0
+    assert len(broker.seen(ApiKey.METADATA)) == 2
+
+
+async def test_a_lost_session_starts_again_with_a_full_fetch() -> None:
+    broker = filled(10)
+    fetches: list[int] = []
+
+    def forget(body: Any, response: FetchResponse) -> None:
+        fetches.append(body.session_epoch)
+        response.session_id = 7
+        if body.session_epoch > 0:
+            response.error_code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            response.responses = []
+
+    broker.fetch_hook = forget
+    async with (
+        broker.running(),
+        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer,
+    ):
+        consumer.assign([T0])
+        assert len(await read(consumer, 10)) == 10
+        while fetches[:3] != [0, 1, 0]:
+            await consumer.getmany(timeout_ms=20)
+
+
+async def test_reading_follows_pause_and_seek_and_the_ends_of_a_log_are_found() -> None:
+    async with (
+        filled(20, partitions=2).running() as broker,
+        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer,
+    ):
+        consumer.assign([T0, T1])
+        consumer.pause(T0)
+        assert {r.partition for r in await read(consumer, 20)} == {1}
+        assert consumer.paused() == {T0}
+        consumer.resume(T0)
+        consumer.seek(T0, 15)
+        assert [r.offset for r in await read(consumer, 5)] == [15, 16, 17, 18, 19]
+        await consumer.seek_to_beginning(T0)
+        assert await consumer.position(T0) == 0
+        await consumer.seek_to_end(T0)
+        assert await consumer.position(T0) == 20
+        assert await consumer.end_offsets([T0, T1]) == {T0: 20, T1: 20}
+        assert await consumer.beginning_offsets([T0]) == {T0: 0}
+        assert await consumer.partitions_for_topic("t") == {0, 1}
+
+
+async def test_an_offset_out_of_range_is_reset_or_raises_by_policy() -> None:
+    broker = filled(10)
+    broker.logs[T0].start_offset = 4
+    async with broker.running():
+        async with Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer:
             consumer.assign([T0])
-            assert (await consumer.getone()).offset == 0
-        assert len(broker.seen(ApiKey.METADATA)) == 2
-
-    run(check)
-
-
-def test_a_lost_session_starts_again_with_a_full_fetch(run: Run) -> None:
-    async def check() -> None:
-        broker = filled(10)
-        fetches: list[int] = []
-
-        def forget(body: Any, response: FetchResponse) -> None:
-            fetches.append(body.session_epoch)
-            response.session_id = 7
-            if body.session_epoch > 0:
-                response.error_code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-                response.responses = []
-
-        broker.fetch_hook = forget
-        async with (
-            broker.running(),
-            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer,
-        ):
+            consumer.seek(T0, 2)
+            assert (await consumer.getone()).offset == 4
+        async with Consumer(bootstrap_servers=broker.address, auto_offset_reset="none") as consumer:
             consumer.assign([T0])
-            assert len(await read(consumer, 10)) == 10
-            while fetches[:3] != [0, 1, 0]:
-                await consumer.getmany(timeout_ms=20)
-
-    run(check)
-
-
-def test_reading_follows_pause_and_seek_and_the_ends_of_a_log_are_found(run: Run) -> None:
-    async def check() -> None:
-        async with (
-            filled(20, partitions=2).running() as broker,
-            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer,
-        ):
-            consumer.assign([T0, T1])
-            consumer.pause(T0)
-            assert {r.partition for r in await read(consumer, 20)} == {1}
-            assert consumer.paused() == {T0}
-            consumer.resume(T0)
-            consumer.seek(T0, 15)
-            assert [r.offset for r in await read(consumer, 5)] == [15, 16, 17, 18, 19]
-            await consumer.seek_to_beginning(T0)
-            assert await consumer.position(T0) == 0
-            await consumer.seek_to_end(T0)
-            assert await consumer.position(T0) == 20
-            assert await consumer.end_offsets([T0, T1]) == {T0: 20, T1: 20}
-            assert await consumer.beginning_offsets([T0]) == {T0: 0}
-            assert await consumer.partitions_for_topic("t") == {0, 1}
-
-    run(check)
-
-
-def test_an_offset_out_of_range_is_reset_or_raises_by_policy(run: Run) -> None:
-    async def check() -> None:
-        broker = filled(10)
-        broker.logs[T0].start_offset = 4
-        async with broker.running():
-            async with Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer:
-                consumer.assign([T0])
-                consumer.seek(T0, 2)
-                assert (await consumer.getone()).offset == 4
-            async with Consumer(bootstrap_servers=broker.address, auto_offset_reset="none") as consumer:
-                consumer.assign([T0])
-                with pytest.raises(NoOffsetForPartitionError):
-                    await consumer.getmany(timeout_ms=5000)
-                consumer.seek(T0, 99)
-                with pytest.raises(OffsetOutOfRangeError) as raised:
-                    await consumer.getmany(timeout_ms=5000)
-                assert raised.value.offsets == {T0: 99}
-
-    run(check)
+            with pytest.raises(NoOffsetForPartitionError):
+                await consumer.getmany(timeout_ms=5000)
+            consumer.seek(T0, 99)
+            with pytest.raises(OffsetOutOfRangeError) as raised:
+                await consumer.getmany(timeout_ms=5000)
+            assert raised.value.offsets == {T0: 99}
 
 
 def damage(broker: FakeBroker, number: int) -> None:
@@ -424,70 +382,61 @@ def damage(broker: FakeBroker, number: int) -> None:
     broker.logs[T0].batches[number] = bytes(stored)
 
 
-def test_a_bad_crc_is_reported_after_the_good_records(run: Run) -> None:
-    async def check() -> None:
-        broker = filled(20)
-        damage(broker, 1)
-        async with (
-            broker.running(),
-            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer,
-        ):
-            consumer.assign([T0])
-            assert [r.offset for r in await read(consumer, 10)] == list(range(10))
-            with pytest.raises(KafkaError, match="CRC32C") as raised:
-                await consumer.getmany(timeout_ms=5000)
-            assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
-            assert await consumer.position(T0) == 10
-
-    run(check)
+async def test_a_bad_crc_is_reported_after_the_good_records() -> None:
+    broker = filled(20)
+    damage(broker, 1)
+    async with (
+        broker.running(),
+        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer,
+    ):
+        consumer.assign([T0])
+        assert [r.offset for r in await read(consumer, 10)] == list(range(10))
+        with pytest.raises(KafkaError, match="CRC32C") as raised:
+            await consumer.getmany(timeout_ms=5000)
+        assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
+        assert await consumer.position(T0) == 10
 
 
 @pytest.mark.parametrize("most", [20_000, 100_000])
-def test_a_batch_that_decompresses_to_too_much_is_refused(run: Run, most: int) -> None:
+async def test_a_batch_that_decompresses_to_too_much_is_refused(most: int) -> None:
     """A few kilobytes from a hostile server may stand for gigabytes."""
 
-    async def check() -> None:
-        broker = FakeBroker({"t": 1})
-        broker.logs[T0].append(build_batch([(b"k", bytes(20_000), (), 1_000)], compression=CompressionType.GZIP))
-        async with (
-            broker.running(),
-            Consumer(
-                bootstrap_servers=broker.address, auto_offset_reset="earliest", max_decompressed_batch_bytes=most
-            ) as consumer,
-        ):
-            consumer.assign([T0])
-            if most > 20_000:
-                assert [len(record.value) for record in await read(consumer, 1)] == [20_000]
-                return
-            with pytest.raises(KafkaError, match="more than the 20000 bytes allowed") as raised:
-                await read(consumer, 1)
-            assert raised.value.code is ErrorCode.MESSAGE_TOO_LARGE
-
-    run(check)
+    broker = FakeBroker({"t": 1})
+    broker.logs[T0].append(build_batch([(b"k", bytes(20_000), (), 1_000)], compression=CompressionType.GZIP))
+    async with (
+        broker.running(),
+        Consumer(
+            bootstrap_servers=broker.address, auto_offset_reset="earliest", max_decompressed_batch_bytes=most
+        ) as consumer,
+    ):
+        consumer.assign([T0])
+        if most > 20_000:
+            assert [len(record.value) for record in await read(consumer, 1)] == [20_000]
+            return
+        with pytest.raises(KafkaError, match="more than the 20000 bytes allowed") as raised:
+            await read(consumer, 1)
+        assert raised.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
 @pytest.mark.parametrize("padding", [0, 400_000])
-def test_a_consumer_stays_before_a_batch_that_decompresses_to_too_much(run: Run, padding: int) -> None:
+async def test_a_consumer_stays_before_a_batch_that_decompresses_to_too_much(padding: int) -> None:
     """The position moves only when the user seeks. ``padding``: also for records that are not kept decompressed."""
 
-    async def check() -> None:
-        broker, limit = FakeBroker({"t": 1}), 20_000 + padding
-        for value, codec in ((b"a", CompressionType.NONE), (bytes(limit), CompressionType.GZIP), (b"c", 0)):
-            broker.logs[T0].append(build_batch([(b"k", value, (), 1_000)], compression=CompressionType(codec)))
-        config: Any = {"auto_offset_reset": "earliest", "max_decompressed_batch_bytes": limit}
-        async with broker.running(), Consumer(bootstrap_servers=broker.address, **config) as consumer:
-            consumer.assign([T0])
-            text = rf"t-0: the batch of \d+ bytes at offset 1: .* {limit} bytes allowed by max_decompressed_batch_bytes"
-            assert (await consumer.getone()).value == b"a"
-            for _ in range(2):
-                with pytest.raises(KafkaError, match=text + r"\. Raise it, or seek to offset 2$") as raised:
-                    await consumer.getone()
-                assert raised.value.code is ErrorCode.MESSAGE_TOO_LARGE
-                assert await consumer.position(T0) == 1
-            consumer.seek(T0, 2)
-            assert (await consumer.getone()).value == b"c"
-
-    run(check)
+    broker, limit = FakeBroker({"t": 1}), 20_000 + padding
+    for value, codec in ((b"a", CompressionType.NONE), (bytes(limit), CompressionType.GZIP), (b"c", 0)):
+        broker.logs[T0].append(build_batch([(b"k", value, (), 1_000)], compression=CompressionType(codec)))
+    config: Any = {"auto_offset_reset": "earliest", "max_decompressed_batch_bytes": limit}
+    async with broker.running(), Consumer(bootstrap_servers=broker.address, **config) as consumer:
+        consumer.assign([T0])
+        text = rf"t-0: the batch of \d+ bytes at offset 1: .* {limit} bytes allowed by max_decompressed_batch_bytes"
+        assert (await consumer.getone()).value == b"a"
+        for _ in range(2):
+            with pytest.raises(KafkaError, match=text + r"\. Raise it, or seek to offset 2$") as raised:
+                await consumer.getone()
+            assert raised.value.code is ErrorCode.MESSAGE_TOO_LARGE
+            assert await consumer.position(T0) == 1
+        consumer.seek(T0, 2)
+        assert (await consumer.getone()).value == b"c"
 
 
 def test_the_size_of_a_batch_is_judged_once() -> None:
@@ -521,55 +470,44 @@ def test_a_paused_partition_delivers_no_record_before_its_error() -> None:
         subscription.collect(9, (), Deserializers())
 
 
-def test_the_error_of_a_deserializer_names_the_partition_and_offset(run: Run) -> None:
-    async def check() -> None:
-        def number(data: bytes | None) -> int:
-            assert data is not None
-            if data == b"3":
-                raise ValueError("no threes")
-            return int(data)
+async def test_the_error_of_a_deserializer_names_the_partition_and_offset() -> None:
+    def number(data: bytes | None) -> int:
+        assert data is not None
+        if data == b"3":
+            raise ValueError("no threes")
+        return int(data)
 
-        async with (
-            filled(5).running() as broker,
-            Consumer(
-                bootstrap_servers=broker.address, auto_offset_reset="earliest", value_deserializer=number
-            ) as consumer,
-        ):
-            consumer.assign([T0])
-            records = iter((await consumer.getmany(timeout_ms=5000))[T0])
-            assert [next(records).value for _ in range(3)] == [0, 1, 2]
-            with pytest.raises(RecordDeserializationError, match="no threes") as raised:
-                next(records)
-            assert (raised.value.partition, raised.value.offset) == (T0, 3)
-
-    run(check)
+    async with (
+        filled(5).running() as broker,
+        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", value_deserializer=number) as consumer,
+    ):
+        consumer.assign([T0])
+        records = iter((await consumer.getmany(timeout_ms=5000))[T0])
+        assert [next(records).value for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(RecordDeserializationError, match="no threes") as raised:
+            next(records)
+        assert (raised.value.partition, raised.value.offset) == (T0, 3)
 
 
-def test_calls_without_an_assignment_a_group_or_an_open_client_raise(run: Run) -> None:
-    async def check() -> None:
-        async with filled(1).running() as broker:
-            async with Consumer(bootstrap_servers=broker.address) as consumer:
-                with pytest.raises(IllegalStateError, match="not assigned"):
-                    consumer.seek(T0, 1)
-                with pytest.raises(IllegalStateError, match="group_id"):
-                    await consumer.commit()
-            with pytest.raises(ClientClosedError):
-                await consumer.getmany()
-
-    run(check)
+async def test_calls_without_an_assignment_a_group_or_an_open_client_raise() -> None:
+    async with filled(1).running() as broker:
+        async with Consumer(bootstrap_servers=broker.address) as consumer:
+            with pytest.raises(IllegalStateError, match="not assigned"):
+                consumer.seek(T0, 1)
+            with pytest.raises(IllegalStateError, match="group_id"):
+                await consumer.commit()
+        with pytest.raises(ClientClosedError):
+            await consumer.getmany()
 
 
-def test_a_poll_that_the_user_cancels_loses_no_record(run: Run) -> None:
-    async def check() -> None:
-        async with (
-            filled(500, per_batch=50).running() as broker,
-            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", max_poll_records=7) as consumer,
-        ):
-            consumer.assign([T0])
-            seen: list[int] = []
-            while len(seen) < 500:
-                with anyio.move_on_after(0.002):
-                    seen += [r.offset for r in (await consumer.getmany(timeout_ms=5000)).get(T0, [])]
-            assert seen == list(range(500))
-
-    run(check)
+async def test_a_poll_that_the_user_cancels_loses_no_record() -> None:
+    async with (
+        filled(500, per_batch=50).running() as broker,
+        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", max_poll_records=7) as consumer,
+    ):
+        consumer.assign([T0])
+        seen: list[int] = []
+        while len(seen) < 500:
+            with anyio.move_on_after(0.002):
+                seen += [r.offset for r in (await consumer.getmany(timeout_ms=5000)).get(T0, [])]
+        assert seen == list(range(500))

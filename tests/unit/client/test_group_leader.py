@@ -17,7 +17,7 @@ from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatRe
 from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 from anabranch.protocol.generated.sync_group import SyncGroupRequest
 from anabranch.protocol.message import encode_versioned
-from tests.unit.client.scripted_group import T0, T1, Fixture, Run, ScriptedLink, reading
+from tests.unit.client.scripted_group import T0, T1, Fixture, ScriptedLink, reading
 
 
 class LeaderLink(ScriptedLink):
@@ -58,100 +58,88 @@ def described(total: int, undeleted: int, layout_version: int = -1) -> Cluster:
     return Cluster(topics={"t": topic})
 
 
-def test_partitions_created_while_the_leader_joins_are_assigned_by_another_join(run: Run) -> None:
+async def test_partitions_created_while_the_leader_joins_are_assigned_by_another_join() -> None:
     """Metadata notifies only once.
 
     At the end of the join, the leader therefore compares the partitions with the assigned partitions, too.
     """
 
-    async def check() -> None:
-        link = LeaderLink()
-        async with anyio.create_task_group() as tasks:
-            fixture = Fixture(tasks, link)
-            fixture.metadata.cluster = described(1, 1)
+    link = LeaderLink()
+    async with anyio.create_task_group() as tasks:
+        fixture = Fixture(tasks, link)
+        fixture.metadata.cluster = described(1, 1)
 
-            def grow() -> None:
-                fixture.metadata.cluster = described(2, 2)
-                fixture.metadata.update()
+        def grow() -> None:
+            fixture.metadata.cluster = described(2, 2)
+            fixture.metadata.update()
 
-            link.on_sync = grow
-            await fixture.poll_until(lambda: link.generation_id == 2)
-            tasks.cancel_scope.cancel()
-
-    run(check)
+        link.on_sync = grow
+        await fixture.poll_until(lambda: link.generation_id == 2)
+        tasks.cancel_scope.cancel()
 
 
-def test_a_leader_that_assigned_marked_partitions_checks_whether_they_are_removed(run: Run) -> None:
+async def test_a_leader_that_assigned_marked_partitions_checks_whether_they_are_removed() -> None:
     """The leader is not notified of a removal, because another member may read the marked partitions."""
 
-    async def check() -> None:
-        for total in (1, 2):
-            link = LeaderLink()
-            async with anyio.create_task_group() as tasks:
-                fixture = Fixture(tasks, link, heartbeat_interval_ms=5)
-                fixture.metadata.cluster = described(total, 1)
-                await fixture.poll_until(lambda fixture=fixture: fixture.held == {T0})
-                tasks.start_soon(fixture.coordinator.run_heartbeats)
-                while link.heartbeats < 3:
-                    await anyio.sleep(0.001)  # polls: until heartbeats were sent
-                assert bool(fixture.metadata.asked) == (total > 1)
-                tasks.cancel_scope.cancel()
-
-    run(check)
+    for total in (1, 2):
+        link = LeaderLink()
+        async with anyio.create_task_group() as tasks:
+            fixture = Fixture(tasks, link, heartbeat_interval_ms=5)
+            fixture.metadata.cluster = described(total, 1)
+            await fixture.poll_until(lambda fixture=fixture: fixture.held == {T0})
+            tasks.start_soon(fixture.coordinator.run_heartbeats)
+            while link.heartbeats < 3:
+                await anyio.sleep(0.001)  # polls: until heartbeats were sent
+            assert bool(fixture.metadata.asked) == (total > 1)
+            tasks.cancel_scope.cancel()
 
 
-def test_a_member_that_knows_a_newer_layout_than_the_leader_used_asks_for_a_rebalance(run: Run) -> None:
+async def test_a_member_that_knows_a_newer_layout_than_the_leader_used_asks_for_a_rebalance() -> None:
     """A leader that does not read the topic gets no refusal, so the leader does not notice the new layout."""
 
-    async def check() -> None:
-        link = ScriptedLink([T0], [T0], [T0, T1])
-        link.layouts = [{}, {}, {"t": AssignedLayout(1, 2)}]
-        async with reading(link) as (member, _):
-            member.metadata.cluster = described(1, 1, 0)
-            member.metadata.update()
-            assert not member.coordinator.needs_poll()
-            member.metadata.cluster = described(2, 2, 1)
-            member.metadata.update()
-            asked = member.metadata.asked
-            await member.poll_until(lambda: link.generation_id == 2 and member.coordinator.settled_generation == 2)
-            assert member.metadata.asked > asked, (
-                "the leader may lack the new layout, too, so this member refreshes its own metadata first"
-            )
-            assert not member.coordinator.needs_poll(), "the rejoin waits for the refresh"
-            member.metadata.update()
-            await member.poll_until(lambda: member.held == {T0, T1})
-            member.metadata.update()
-            assert not member.coordinator.needs_poll()
-            joins = [request for request in link.seen if isinstance(request, JoinGroupRequest)][-3:]
-            metadata = [request.protocols[0].metadata for request in joins]
-            assert len(set(metadata)) == 3, "a join with unchanged metadata would begin no rebalance"
-
-    run(check)
+    link = ScriptedLink([T0], [T0], [T0, T1])
+    link.layouts = [{}, {}, {"t": AssignedLayout(1, 2)}]
+    async with reading(link) as (member, _):
+        member.metadata.cluster = described(1, 1, 0)
+        member.metadata.update()
+        assert not member.coordinator.needs_poll()
+        member.metadata.cluster = described(2, 2, 1)
+        member.metadata.update()
+        asked = member.metadata.asked
+        await member.poll_until(lambda: link.generation_id == 2 and member.coordinator.settled_generation == 2)
+        assert member.metadata.asked > asked, (
+            "the leader may lack the new layout, too, so this member refreshes its own metadata first"
+        )
+        assert not member.coordinator.needs_poll(), "the rejoin waits for the refresh"
+        member.metadata.update()
+        await member.poll_until(lambda: member.held == {T0, T1})
+        member.metadata.update()
+        assert not member.coordinator.needs_poll()
+        joins = [request for request in link.seen if isinstance(request, JoinGroupRequest)][-3:]
+        metadata = [request.protocols[0].metadata for request in joins]
+        assert len(set(metadata)) == 3, "a join with unchanged metadata would begin no rebalance"
 
 
 @pytest.mark.parametrize("layouts", [None, {"t": (2, 2)}, {"t": (3, 2)}, {"t": (2, 1)}, {"t": (1, 2)}])
-def test_a_cooperative_follower_requests_no_rebalance_if_the_partitions_are_those_that_are_assigned(
-    run: Run, layouts: dict[str, tuple[int, int]] | None
+async def test_a_cooperative_follower_requests_no_rebalance_if_the_partitions_are_those_that_are_assigned(
+    layouts: dict[str, tuple[int, int]] | None,
 ) -> None:
     """A leader that knows this layout or a newer layout finds the other partitions without the follower's help.
 
     A leader that names no layouts is another client, which has its own rules for a refresh of metadata.
     """
 
-    async def check() -> None:
-        link = ScriptedLink([T0])
-        link.layouts = [layouts and {name: AssignedLayout(*layout) for name, layout in layouts.items()}]
-        async with reading(link) as (member, _):
-            member.metadata.cluster = described(2, 1, 2)
-            member.metadata.update()
-            assert not member.coordinator.needs_poll()
-
-    run(check)
+    link = ScriptedLink([T0])
+    link.layouts = [layouts and {name: AssignedLayout(*layout) for name, layout in layouts.items()}]
+    async with reading(link) as (member, _):
+        member.metadata.cluster = described(2, 1, 2)
+        member.metadata.update()
+        assert not member.coordinator.needs_poll()
 
 
 @pytest.mark.parametrize(("strategy", "total"), [("range", 3), ("cooperative-sticky", 2)])
-def test_a_follower_requests_a_rebalance_after_a_merge_that_the_leader_may_never_see(
-    run: Run, strategy: str, total: int
+async def test_a_follower_requests_a_rebalance_after_a_merge_that_the_leader_may_never_see(
+    strategy: str, total: int
 ) -> None:
     """A static member that restarts may not know that it leads the group. Then no leader watches the partitions.
 
@@ -165,33 +153,27 @@ def test_a_follower_requests_a_rebalance_after_a_merge_that_the_leader_may_never
             joined.protocol_name = strategy
             return joined
 
-    async def check() -> None:
-        link = Link([T0])
-        link.layouts = [{"t": AssignedLayout(1, 3)}]
-        async with anyio.create_task_group() as tasks:
-            member = Fixture(tasks, link, partition_assignment_strategy=strategy)
-            await member.poll_until(lambda: member.held == {T0})
-            member.metadata.cluster = described(total, 1, 2)
-            member.metadata.update()
-            assert member.coordinator.needs_poll()
-            tasks.cancel_scope.cancel()
-
-    run(check)
+    link = Link([T0])
+    link.layouts = [{"t": AssignedLayout(1, 3)}]
+    async with anyio.create_task_group() as tasks:
+        member = Fixture(tasks, link, partition_assignment_strategy=strategy)
+        await member.poll_until(lambda: member.held == {T0})
+        member.metadata.cluster = described(total, 1, 2)
+        member.metadata.update()
+        assert member.coordinator.needs_poll()
+        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("layouts", [{}, {"t": AssignedLayout(1, 1)}, {"u": AssignedLayout(2, 2)}])
-def test_a_follower_requests_a_rebalance_if_a_partition_is_not_assigned(
-    run: Run, layouts: dict[str, AssignedLayout]
+async def test_a_follower_requests_a_rebalance_if_a_partition_is_not_assigned(
+    layouts: dict[str, AssignedLayout],
 ) -> None:
-    async def check() -> None:
-        link = ScriptedLink([T0])
-        link.layouts = [layouts]
-        async with reading(link) as (member, _):
-            member.metadata.cluster = described(2, 2, 2)
-            member.metadata.update()
-            assert member.coordinator.needs_poll()
-
-    run(check)
+    link = ScriptedLink([T0])
+    link.layouts = [layouts]
+    async with reading(link) as (member, _):
+        member.metadata.cluster = described(2, 2, 2)
+        member.metadata.update()
+        assert member.coordinator.needs_poll()
 
 
 @pytest.mark.parametrize(
@@ -203,60 +185,51 @@ def test_a_follower_requests_a_rebalance_if_a_partition_is_not_assigned(
         ("range", described(3, 2, 1), False),
     ],
 )
-def test_a_leader_begins_a_rebalance_only_if_its_assignment_is_no_longer_right(
-    run: Run, strategy: str, cluster: Cluster, is_right: bool
+async def test_a_leader_begins_a_rebalance_only_if_its_assignment_is_no_longer_right(
+    strategy: str, cluster: Cluster, is_right: bool
 ) -> None:
-    async def check() -> None:
-        link = LeaderLink()
-        async with anyio.create_task_group() as tasks:
-            fixture = Fixture(tasks, link, partition_assignment_strategy=strategy)
-            fixture.metadata.cluster = described(3, 3, 0)
-            await fixture.poll_until(lambda: fixture.held == {T0})
-            fixture.metadata.cluster = cluster
-            fixture.metadata.update()
-            assert fixture.coordinator.needs_poll() != is_right
-            tasks.cancel_scope.cancel()
-
-    run(check)
+    link = LeaderLink()
+    async with anyio.create_task_group() as tasks:
+        fixture = Fixture(tasks, link, partition_assignment_strategy=strategy)
+        fixture.metadata.cluster = described(3, 3, 0)
+        await fixture.poll_until(lambda: fixture.held == {T0})
+        fixture.metadata.cluster = cluster
+        fixture.metadata.update()
+        assert fixture.coordinator.needs_poll() != is_right
+        tasks.cancel_scope.cancel()
 
 
-def test_a_leader_refreshes_its_metadata_before_it_assigns_partitions(run: Run) -> None:
+async def test_a_leader_refreshes_its_metadata_before_it_assigns_partitions() -> None:
     """Another member may have started the rebalance because it has newer metadata."""
 
-    async def check() -> None:
-        link = LeaderLink()
-        async with anyio.create_task_group() as tasks:
-            fixture = Fixture(tasks, link)
-            fixture.metadata.cluster = described(1, 1, 0)
+    link = LeaderLink()
+    async with anyio.create_task_group() as tasks:
+        fixture = Fixture(tasks, link)
+        fixture.metadata.cluster = described(1, 1, 0)
 
-            def refreshed() -> None:
-                fixture.metadata.cluster = described(2, 2, 1)
+        def refreshed() -> None:
+            fixture.metadata.cluster = described(2, 2, 1)
 
-            fixture.metadata.refreshed = refreshed
-            await fixture.poll_until(lambda: fixture.held == {T0})
-            assert [decode_assignment(share) for share in link.given] == [(T0, T1)]
-            assert [read_layouts(assignment) for assignment in link.given] == [{"t": AssignedLayout(1, 2)}]
-            tasks.cancel_scope.cancel()
-
-    run(check)
+        fixture.metadata.refreshed = refreshed
+        await fixture.poll_until(lambda: fixture.held == {T0})
+        assert [decode_assignment(share) for share in link.given] == [(T0, T1)]
+        assert [read_layouts(assignment) for assignment in link.given] == [{"t": AssignedLayout(1, 2)}]
+        tasks.cancel_scope.cancel()
 
 
-def test_a_leader_whose_refresh_fails_assigns_the_partitions_that_it_knows(run: Run) -> None:
-    async def check() -> None:
-        link = LeaderLink()
-        async with anyio.create_task_group() as tasks:
-            fixture = Fixture(tasks, link)
-            fixture.metadata.cluster = described(1, 1, 0)
+async def test_a_leader_whose_refresh_fails_assigns_the_partitions_that_it_knows() -> None:
+    link = LeaderLink()
+    async with anyio.create_task_group() as tasks:
+        fixture = Fixture(tasks, link)
+        fixture.metadata.cluster = described(1, 1, 0)
 
-            def refreshed() -> None:
-                raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "gone")
+        def refreshed() -> None:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "gone")
 
-            fixture.metadata.refreshed = refreshed
-            await fixture.poll_until(lambda: fixture.held == {T0})
-            assert [decode_assignment(share) for share in link.given] == [(T0,)]
-            tasks.cancel_scope.cancel()
-
-    run(check)
+        fixture.metadata.refreshed = refreshed
+        await fixture.poll_until(lambda: fixture.held == {T0})
+        assert [decode_assignment(share) for share in link.given] == [(T0,)]
+        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from anabranch import Consumer, WaitsFor
 from anabranch.client.group.group_protocol import encode_assignment
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.generated.describe_groups import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse
-from tests.unit.client.conftest import Run
 from tests.unit.client.fake_broker import DROP
 from tests.unit.client.resized_broker import CHILD, FAST, PARENT, Grouped
 
@@ -24,26 +23,21 @@ def reads_the_parent(assignment: bytes) -> DescribeGroupsResponse:
     return DescribeGroupsResponse(groups=[DescribedGroup(group_id="g", members=found)])
 
 
-def wait_of(run: Run, broker: Grouped, until: Callable[[WaitsFor], bool]) -> WaitsFor:
+async def wait_of(broker: Grouped, until: Callable[[WaitsFor], bool]) -> WaitsFor:
     """Return the child's wait for its parent, once ``until`` is true for the wait."""
-    found: list[WaitsFor] = []
-
-    async def check() -> None:
-        async with (
-            broker.running(),
-            Consumer(bootstrap_servers=broker.address, group_id="g", retry_backoff_max_ms=PAUSE_MS, **FAST) as consumer,
-        ):
-            consumer.subscribe(["t"])
-            while not found:
-                await consumer.getmany(timeout_ms=5)
-                waits = [wait for one in consumer.explain_blocked() for wait in one.waits_for]
-                found.extend(wait for wait in waits if wait.on == PARENT and until(wait))
-
-    run(check)
-    return found[0]
+    async with (
+        broker.running(),
+        Consumer(bootstrap_servers=broker.address, group_id="g", retry_backoff_max_ms=PAUSE_MS, **FAST) as consumer,
+    ):
+        consumer.subscribe(["t"])
+        while True:
+            await consumer.getmany(timeout_ms=5)
+            for wait in (wait for one in consumer.explain_blocked() for wait in one.waits_for):
+                if wait.on == PARENT and until(wait):
+                    return wait
 
 
-def test_a_wait_shows_the_owner_and_the_committed_offset_of_the_parent(run: Run) -> None:
+async def test_a_wait_shows_the_owner_and_the_committed_offset_of_the_parent() -> None:
     """DescribeGroups names the owner, and OffsetFetch the committed offset.
 
     The owner reports its position only when the report may free a member.
@@ -51,7 +45,7 @@ def test_a_wait_shows_the_owner_and_the_committed_offset_of_the_parent(run: Run)
     broker = Grouped([CHILD])
     broker.committed = {0: (7, INCARNATION)}
     broker.answers[ApiKey.DESCRIBE_GROUPS] = lambda body: reads_the_parent(encode_assignment([PARENT]))
-    wait = wait_of(run, broker, lambda wait: wait.member is not None and wait.until >= 0)
+    wait = await wait_of(broker, lambda wait: wait.member is not None and wait.until >= 0)
     assert (wait.on, wait.member, wait.position, wait.committed) == (PARENT, "other", -1, 7)
     assert wait.sentence(1) == (
         "partition 1 from epoch 0 waits for partition 0 until offset 10, owned by other, position not known"
@@ -59,21 +53,21 @@ def test_a_wait_shows_the_owner_and_the_committed_offset_of_the_parent(run: Run)
     )
 
 
-def test_a_commit_of_an_incarnation_that_was_removed_is_not_shown(run: Run) -> None:
+async def test_a_commit_of_an_incarnation_that_was_removed_is_not_shown() -> None:
     broker = Grouped([CHILD])
     broker.committed = {0: (7, INCARNATION - 1)}
     broker.answers[ApiKey.DESCRIBE_GROUPS] = lambda body: reads_the_parent(encode_assignment([PARENT]))
-    assert wait_of(run, broker, lambda wait: wait.member is not None).committed == -1
+    assert (await wait_of(broker, lambda wait: wait.member is not None)).committed == -1
 
 
-def test_members_of_another_protocol_are_left_out(run: Run) -> None:
+async def test_members_of_another_protocol_are_left_out() -> None:
     broker = Grouped([CHILD])
     broker.committed = {0: (7, INCARNATION)}
     broker.answers[ApiKey.DESCRIBE_GROUPS] = lambda body: reads_the_parent(b"?")
-    assert wait_of(run, broker, lambda wait: wait.committed == 7).member is None
+    assert (await wait_of(broker, lambda wait: wait.committed == 7)).member is None
 
 
-def test_a_description_of_the_group_that_fails_is_requested_again(run: Run) -> None:
+async def test_a_description_of_the_group_that_fails_is_requested_again() -> None:
     broker = Grouped([CHILD])
     broker.committed = {0: (7, INCARNATION)}
     tries = []
@@ -83,5 +77,5 @@ def test_a_description_of_the_group_that_fails_is_requested_again(run: Run) -> N
         return DROP if len(tries) == 1 else reads_the_parent(encode_assignment([PARENT]))
 
     broker.answers[ApiKey.DESCRIBE_GROUPS] = describe
-    assert wait_of(run, broker, lambda wait: wait.member is not None).committed == 7
+    assert (await wait_of(broker, lambda wait: wait.member is not None)).committed == 7
     assert len(tries) > 1

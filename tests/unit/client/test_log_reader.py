@@ -20,7 +20,6 @@ from anabranch.protocol.generated.partition_leader_epochs_for_partitions import 
 )
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.real_anyio import client_env
-from tests.unit.client.conftest import Run
 from tests.unit.client.fake_broker import FakeBroker
 
 T0 = TopicPartition("t", 0)
@@ -42,36 +41,27 @@ def reader(broker: FakeBroker, **config: Any) -> LogReader:
     )
 
 
-def test_a_fetch_returns_batches_from_the_one_that_holds_the_offset(run: Run) -> None:
-    async def scenario() -> None:
-        async with broker_with(3, 4, 5).running() as broker, reader(broker) as log:
-            await log.cluster(["t"])
-            found = await log.fetch(T0, 4)
-            assert [(batch.base_offset, visible) for batch, visible in found.batches] == [(3, True), (7, True)]
-            assert (found.next_offset, found.is_end) == (12, False)
-
-    run(scenario)
+async def test_a_fetch_returns_batches_from_the_one_that_holds_the_offset() -> None:
+    async with broker_with(3, 4, 5).running() as broker, reader(broker) as log:
+        await log.cluster(["t"])
+        found = await log.fetch(T0, 4)
+        assert [(batch.base_offset, visible) for batch, visible in found.batches] == [(3, True), (7, True)]
+        assert (found.next_offset, found.is_end) == (12, False)
 
 
-def test_a_fetch_from_an_offset_out_of_range_raises(run: Run) -> None:
-    async def scenario() -> None:
-        async with broker_with(3).running() as broker, reader(broker) as log:
-            with pytest.raises(OffsetOutOfRangeError):
-                await log.fetch(T0, 9)
-
-    run(scenario)
+async def test_a_fetch_from_an_offset_out_of_range_raises() -> None:
+    async with broker_with(3).running() as broker, reader(broker) as log:
+        with pytest.raises(OffsetOutOfRangeError):
+            await log.fetch(T0, 9)
 
 
-def test_a_fetch_reports_that_no_record_is_left_up_to_the_end(run: Run) -> None:
+async def test_a_fetch_reports_that_no_record_is_left_up_to_the_end() -> None:
     """Compaction left no record from the offset on."""
 
-    async def scenario() -> None:
-        async with broker_with(3).running() as broker, reader(broker) as log:
-            broker.logs[T0].end_offset = 9
-            found = await log.fetch(T0, 3)
-            assert (found.batches, found.next_offset, found.is_end) == ([], 9, True)
-
-    run(scenario)
+    async with broker_with(3).running() as broker, reader(broker) as log:
+        broker.logs[T0].end_offset = 9
+        found = await log.fetch(T0, 3)
+        assert (found.batches, found.next_offset, found.is_end) == ([], 9, True)
 
 
 def fails_first(times: int, code: ErrorCode) -> Callable[[Any, FetchResponse], None]:
@@ -87,34 +77,25 @@ def fails_first(times: int, code: ErrorCode) -> Callable[[Any, FetchResponse], N
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH])
-def test_a_fetch_follows_a_leader_that_moves(run: Run, code: ErrorCode) -> None:
-    async def scenario() -> None:
-        async with broker_with(3).running() as broker, reader(broker) as log:
-            broker.fetch_hook = fails_first(3, code)
-            assert (await log.fetch(T0, 0)).next_offset == 3
-            assert len(broker.seen(ApiKey.FETCH)) == 4
-
-    run(scenario)
+async def test_a_fetch_follows_a_leader_that_moves(code: ErrorCode) -> None:
+    async with broker_with(3).running() as broker, reader(broker) as log:
+        broker.fetch_hook = fails_first(3, code)
+        assert (await log.fetch(T0, 0)).next_offset == 3
+        assert len(broker.seen(ApiKey.FETCH)) == 4
 
 
-def test_a_broker_that_comes_back_is_read_again(run: Run) -> None:
-    async def scenario() -> None:
-        broker = broker_with(3)
-        async with broker.running(), reader(broker, default_api_timeout_ms=100) as log:
-            await log.fetch(T0, 0)
-        async with broker.running(), reader(broker) as log:
-            assert (await log.fetch(T0, 0)).next_offset == 3
-
-    run(scenario)
+async def test_a_broker_that_comes_back_is_read_again() -> None:
+    broker = broker_with(3)
+    async with broker.running(), reader(broker, default_api_timeout_ms=100) as log:
+        await log.fetch(T0, 0)
+    async with broker.running(), reader(broker) as log:
+        assert (await log.fetch(T0, 0)).next_offset == 3
 
 
-def test_a_fetch_from_an_offset_that_is_not_written_times_out(run: Run) -> None:
-    async def scenario() -> None:
-        async with broker_with(3).running() as broker, reader(broker, default_api_timeout_ms=50) as log:
-            with pytest.raises(KafkaTimeoutError, match=r"fetch of t-0 from offset 3.*does not have offset 3 yet"):
-                await log.fetch(T0, 3)
-
-    run(scenario)
+async def test_a_fetch_from_an_offset_that_is_not_written_times_out() -> None:
+    async with broker_with(3).running() as broker, reader(broker, default_api_timeout_ms=50) as log:
+        with pytest.raises(KafkaTimeoutError, match=r"fetch of t-0 from offset 3.*does not have offset 3 yet"):
+            await log.fetch(T0, 3)
 
 
 def lineages(over: int) -> Callable[[Any], PartitionLeaderEpochsForPartitionsResponse]:
@@ -128,38 +109,29 @@ def lineages(over: int) -> Callable[[Any], PartitionLeaderEpochsForPartitionsRes
     return answer
 
 
-def test_a_fetch_from_a_removed_partition_raises(run: Run) -> None:
-    async def scenario() -> None:
-        async with broker_with(3).running() as broker, reader(broker, default_api_timeout_ms=5_000) as log:
-            broker.answers[ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS] = lineages(over=4)
-            broker.fetch_hook = fails_first(1000, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            await log.cluster(["t"])
-            answer = (await log.lineages([T0]))[T0]
-            assert (answer.lineage, answer.over, answer.over_end_offset) == (None, 4, 17)
-            with pytest.raises(KafkaError) as raised:
-                await log.fetch(T0, 0, 4)
-            assert raised.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            broker.fetch_hook = fails_first(2, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            assert (await log.fetch(T0, 0, 5)).next_offset == 3, "another incarnation of the number was removed"
-
-    run(scenario)
+async def test_a_fetch_from_a_removed_partition_raises() -> None:
+    async with broker_with(3).running() as broker, reader(broker, default_api_timeout_ms=5_000) as log:
+        broker.answers[ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS] = lineages(over=4)
+        broker.fetch_hook = fails_first(1000, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        await log.cluster(["t"])
+        answer = (await log.lineages([T0]))[T0]
+        assert (answer.lineage, answer.over, answer.over_end_offset) == (None, 4, 17)
+        with pytest.raises(KafkaError) as raised:
+            await log.fetch(T0, 0, 4)
+        assert raised.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        broker.fetch_hook = fails_first(2, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        assert (await log.fetch(T0, 0, 5)).next_offset == 3, "another incarnation of the number was removed"
 
 
-def test_a_commit_needs_a_group(run: Run) -> None:
-    async def scenario() -> None:
-        async with broker_with(3).running() as broker, reader(broker) as log:
-            with pytest.raises(ValueError, match="group_id"):
-                await log.commit({})
-
-    run(scenario)
+async def test_a_commit_needs_a_group() -> None:
+    async with broker_with(3).running() as broker, reader(broker) as log:
+        with pytest.raises(ValueError, match="group_id"):
+            await log.commit({})
 
 
-def test_all_topics_are_described(run: Run) -> None:
-    async def scenario() -> None:
-        broker = FakeBroker({"t": 1, "u": 2})
-        async with broker.running(), reader(broker) as log:
-            with anyio.fail_after(5):
-                assert set((await log.cluster(None)).topics) == {"t", "u"}
-                assert set((await log.cluster(["u"])).topics) == {"u"}
-
-    run(scenario)
+async def test_all_topics_are_described() -> None:
+    broker = FakeBroker({"t": 1, "u": 2})
+    async with broker.running(), reader(broker) as log:
+        with anyio.fail_after(5):
+            assert set((await log.cluster(None)).topics) == {"t", "u"}
+            assert set((await log.cluster(["u"])).topics) == {"u"}

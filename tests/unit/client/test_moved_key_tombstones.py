@@ -35,7 +35,6 @@ from anabranch.protocol.generated.partition_leader_epochs_for_partitions import 
 from anabranch.protocol.key_placement import MOVED_HEADER, parent
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import TopicPartition
-from tests.unit.client.conftest import Run
 from tests.unit.client.fake_broker import FakeBroker, Fault
 from tests.unit.client.test_resize_producer import FAST, by_key, key_in, ordered
 
@@ -101,56 +100,47 @@ def tombstones(broker: FakeBroker) -> list[tuple[int, bytes | None]]:
     ]
 
 
-def test_a_key_that_moved_leaves_one_tombstone_at_the_ancestor(run: Run) -> None:
-    async def check() -> None:
-        broker = compacted_broker()
+async def test_a_key_that_moved_leaves_one_tombstone_at_the_ancestor() -> None:
+    broker = compacted_broker()
+    broker.resize("t", (2, 4, 1))
+    async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+        moved, stays = key_in(3, 2, 4), key_in(1, 2, 4)
+        for number in range(3):
+            await producer.send_and_wait("t", key=moved, value=b"%d" % number)
+            await producer.send_and_wait("t", key=stays, value=b"%d" % number)
+        await producer.send_and_wait("t", value=b"no key")
+    assert tombstones(broker) == [(1, moved)]
+
+
+async def test_records_that_were_placed_again_leave_a_tombstone_too() -> None:
+    broker = compacted_broker()
+    async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+        await producer.partitions_for("t")
         broker.resize("t", (2, 4, 1))
-        async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
-            moved, stays = key_in(3, 2, 4), key_in(1, 2, 4)
-            for number in range(3):
-                await producer.send_and_wait("t", key=moved, value=b"%d" % number)
-                await producer.send_and_wait("t", key=stays, value=b"%d" % number)
-            await producer.send_and_wait("t", value=b"no key")
-        assert tombstones(broker) == [(1, moved)]
-
-    run(check)
-
-
-def test_records_that_were_placed_again_leave_a_tombstone_too(run: Run) -> None:
-    async def check() -> None:
-        broker = compacted_broker()
-        async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
-            await producer.partitions_for("t")
-            broker.resize("t", (2, 4, 1))
-            await producer.send_and_wait("t", key=key_in(2, 2, 4), value=b"1")
-        assert tombstones(broker) == [(0, key_in(2, 2, 4))]
-
-    run(check)
+        await producer.send_and_wait("t", key=key_in(2, 2, 4), value=b"1")
+    assert tombstones(broker) == [(0, key_in(2, 2, 4))]
 
 
 @pytest.mark.parametrize("why", ["not compacted", "nothing older is left", "not acknowledged"])
-def test_no_tombstone_is_sent_where_none_is_needed(run: Run, why: str) -> None:
+async def test_no_tombstone_is_sent_where_none_is_needed(why: str) -> None:
     """A tombstone is needed while the ancestor's log starts below the recorded end. KIP-253 states the opposite."""
 
-    async def check() -> None:
-        broker = compacted_broker("delete" if why == "not compacted" else "compact,delete")
-        broker.resize("t", (2, 4, 1))
-        ancestor = broker.logs[TopicPartition("t", 1)]
-        if why == "nothing older is left":
-            ancestor.start_offset = ancestor.end_offset = END_OF_EPOCH
-        key = key_in(3, 2, 4)
-        async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
-            if why == "not acknowledged":
-                broker.faults[TopicPartition("t", 3)] = deque([Fault(ErrorCode.INVALID_RECORD)])
-                handle = await producer.send("t", key=key, value=b"1")
-                while not handle.done():
-                    await producer.flush()
-            else:
-                await producer.send_and_wait("t", key=key, value=b"1")
-        assert tombstones(broker) == []
-        assert len(by_key(broker)) == (why != "not acknowledged")
-
-    run(check)
+    broker = compacted_broker("delete" if why == "not compacted" else "compact,delete")
+    broker.resize("t", (2, 4, 1))
+    ancestor = broker.logs[TopicPartition("t", 1)]
+    if why == "nothing older is left":
+        ancestor.start_offset = ancestor.end_offset = END_OF_EPOCH
+    key = key_in(3, 2, 4)
+    async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+        if why == "not acknowledged":
+            broker.faults[TopicPartition("t", 3)] = deque([Fault(ErrorCode.INVALID_RECORD)])
+            handle = await producer.send("t", key=key, value=b"1")
+            while not handle.done():
+                await producer.flush()
+        else:
+            await producer.send_and_wait("t", key=key, value=b"1")
+    assert tombstones(broker) == []
+    assert len(by_key(broker)) == (why != "not acknowledged")
 
 
 async def answer_late(producer: Producer, broker: FakeBroker, key: bytes, is_answered: anyio.Event) -> None:
@@ -174,69 +164,60 @@ async def key_comes_home(broker: FakeBroker, key: bytes) -> None:
     assert by_key(broker)[key] == [(1, b"2"), (3, b"1")]
 
 
-def test_a_lineage_that_arrives_late_leaves_no_tombstone_in_another_layout(run: Run) -> None:
+async def test_a_lineage_that_arrives_late_leaves_no_tombstone_in_another_layout() -> None:
     """4 -> 2 -> 4: a tombstone would delete the record that another producer wrote to the ancestor in between."""
 
-    async def check() -> None:
-        broker, is_answered = compacted_broker(), anyio.Event()
-        origins = broker.answers[ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS]
+    broker, is_answered = compacted_broker(), anyio.Event()
+    origins = broker.answers[ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS]
 
-        def origins_once_answered(body: Any) -> PartitionLeaderEpochsForPartitionsResponse:
-            found = origins(body)
-            for partition in found.topics[0].partitions:
-                partition.error_code = 0 if is_answered.is_set() else ErrorCode.LEADER_NOT_AVAILABLE
-            return found
+    def origins_once_answered(body: Any) -> PartitionLeaderEpochsForPartitionsResponse:
+        found = origins(body)
+        for partition in found.topics[0].partitions:
+            partition.error_code = 0 if is_answered.is_set() else ErrorCode.LEADER_NOT_AVAILABLE
+        return found
 
-        broker.answers[ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS] = origins_once_answered
-        broker.resize("t", (2, 4, 1))
-        key = key_in(3, 2, 4)
-        async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
-            await answer_late(producer, broker, key, is_answered)
-            assert tombstones(broker) == []
-            await producer.send_and_wait("t", key=key, value=b"3")
-        assert tombstones(broker) == [(1, key)], "a record of the current layout leaves a tombstone"
-
-    run(check)
-
-
-def test_a_record_sent_to_a_chosen_partition_leaves_no_tombstone(run: Run) -> None:
-    async def check() -> None:
-        broker = compacted_broker()
-        broker.resize("t", (2, 4, 1))
-        async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
-            await producer.send_and_wait("t", key=key_in(1, 2, 4), value=b"1", partition=3)
+    broker.answers[ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS] = origins_once_answered
+    broker.resize("t", (2, 4, 1))
+    key = key_in(3, 2, 4)
+    async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+        await answer_late(producer, broker, key, is_answered)
         assert tombstones(broker) == []
+        await producer.send_and_wait("t", key=key, value=b"3")
+    assert tombstones(broker) == [(1, key)], "a record of the current layout leaves a tombstone"
 
-    run(check)
+
+async def test_a_record_sent_to_a_chosen_partition_leaves_no_tombstone() -> None:
+    broker = compacted_broker()
+    broker.resize("t", (2, 4, 1))
+    async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+        await producer.send_and_wait("t", key=key_in(1, 2, 4), value=b"1", partition=3)
+    assert tombstones(broker) == []
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_a_tombstone_is_dropped_when_the_layout_changes_before_it_is_sent(
-    run: Run, count: int, monkeypatch: pytest.MonkeyPatch
+async def test_a_tombstone_is_dropped_when_the_layout_changes_before_it_is_sent(
+    count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """4 -> 2, and 4 -> 2 -> 4: a late tombstone would delete newer values of the key in its old partition."""
 
-    async def check() -> None:
-        broker = compacted_broker()
-        broker.resize("t", (2, 4, 1))
-        key = key_in(3, 2, 4)
-        async with (
-            broker.running(),
-            Producer(bootstrap_servers=broker.address, linger_ms=60_000, **FAST) as producer,
-        ):
-            appended: list[Any] = []
-            monkeypatch.setattr(MovedKeys, "append_tombstone", lambda _keys, *args: appended.append(args))
-            handle = await producer.send("t", key=key, value=b"1")
-            await producer.flush()
-            await handle
-            await producer._moved_keys.settled()
-            assert appended == [("t", 1, key)]
-            monkeypatch.undo()
-            producer._moved_keys.append_tombstone(*appended[0])
-            await key_comes_home(broker, key)
-            if count == 4:
-                broker.resize("t", (2, 4, 3))
-            await producer.send("t", key=key_in(0, 2, 4), value=b"by the layout there is")
-        assert tombstones(broker) == []
-
-    run(check)
+    broker = compacted_broker()
+    broker.resize("t", (2, 4, 1))
+    key = key_in(3, 2, 4)
+    async with (
+        broker.running(),
+        Producer(bootstrap_servers=broker.address, linger_ms=60_000, **FAST) as producer,
+    ):
+        appended: list[Any] = []
+        monkeypatch.setattr(MovedKeys, "append_tombstone", lambda _keys, *args: appended.append(args))
+        handle = await producer.send("t", key=key, value=b"1")
+        await producer.flush()
+        await handle
+        await producer._moved_keys.settled()
+        assert appended == [("t", 1, key)]
+        monkeypatch.undo()
+        producer._moved_keys.append_tombstone(*appended[0])
+        await key_comes_home(broker, key)
+        if count == 4:
+            broker.resize("t", (2, 4, 3))
+        await producer.send("t", key=key_in(0, 2, 4), value=b"by the layout there is")
+    assert tombstones(broker) == []

@@ -199,7 +199,7 @@ async def test_the_error_of_a_late_record_names_the_last_refusal(caplog: pytest.
         async with Producer(bootstrap_servers=broker.address, **settings) as producer:
             await producer.send_and_wait("t", b"x")
             broker.faults[TopicPartition("t", 0)] = deque([Fault(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1000)
-            with pytest.raises(KafkaTimeoutError, match=r"within 300 ms \(\d+ attempts\): NOT_ENOUGH_REPLICAS"):
+            with pytest.raises(KafkaTimeoutError, match=r"within 300 ms \(\d+ attempts?\): NOT_ENOUGH_REPLICAS"):
                 await producer.send_and_wait("t", b"x")
     assert any("was not acknowledged within 300 ms" in text for text in warnings(caplog))
 

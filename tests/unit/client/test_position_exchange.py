@@ -20,7 +20,6 @@ from anabranch.protocol.generated.consumer_group_position import (
 )
 from anabranch.runtime.signal import Signal
 from tests.support.resize.layouts import tp
-from tests.unit.client.conftest import Run
 
 
 class Coordinator:
@@ -138,111 +137,93 @@ def reports(body: Any) -> dict[int, int]:
     return {p.partition_index: p.position for t in body.topics for p in t.partitions if p.position >= 0}
 
 
-def test_a_member_does_not_poll_before_its_assignment_is_settled(run: Run) -> None:
+async def test_a_member_does_not_poll_before_its_assignment_is_settled() -> None:
     """The first poll of a generation tells the coordinator that the member gave up its earlier partitions."""
 
-    async def check() -> None:
-        coordinator = Coordinator()
-        async with exchanging(coordinator) as fixture:
-            fixture.exchange.want({tp(1): 101}, {})
-            await anyio.wait_all_tasks_blocked()
-            assert not coordinator.seen
-            fixture.exchange.settle()
-            await until(lambda: coordinator.is_parked)
-            purposes = [purpose for purpose, _ in coordinator.seen]
-            assert purposes == [GROUP, POSITIONS] and fixture.generations == 1
-            assert [wants(body) for _, body in coordinator.seen] == [{1: 101}, {1: 101}]
-            assert {(b.generation_id, b.member_id) for _, b in coordinator.seen} == {(3, "m")}
-            assert [body.poll_number for _, body in coordinator.seen] == [1, 2]
-
-    run(check)
+    coordinator = Coordinator()
+    async with exchanging(coordinator) as fixture:
+        fixture.exchange.want({tp(1): 101}, {})
+        await anyio.wait_all_tasks_blocked()
+        assert not coordinator.seen
+        fixture.exchange.settle()
+        await until(lambda: coordinator.is_parked)
+        purposes = [purpose for purpose, _ in coordinator.seen]
+        assert purposes == [GROUP, POSITIONS] and fixture.generations == 1
+        assert [wants(body) for _, body in coordinator.seen] == [{1: 101}, {1: 101}]
+        assert {(b.generation_id, b.member_id) for _, b in coordinator.seen} == {(3, "m")}
+        assert [body.poll_number for _, body in coordinator.seen] == [1, 2]
 
 
-def test_polls_name_the_awaited_offsets_and_a_change_is_sent_at_once(run: Run) -> None:
-    async def check() -> None:
-        coordinator = Coordinator()
-        async with exchanging(coordinator) as fixture:
-            fixture.exchange.want({tp(1): 101, tp(2): 102}, {})
-            fixture.exchange.settle()
-            await until(lambda: coordinator.is_parked)
-            fixture.exchange.want({tp(1): 101, tp(2): 102}, {tp(1): 50})
-            await until(lambda: awaited(coordinator.seen[-1][1]) == {1: 50} and coordinator.is_parked)
-            assert [awaited(body) for body in coordinator.bodies(GROUP)] == [{}, {1: 50}]
-
-    run(check)
+async def test_polls_name_the_awaited_offsets_and_a_change_is_sent_at_once() -> None:
+    coordinator = Coordinator()
+    async with exchanging(coordinator) as fixture:
+        fixture.exchange.want({tp(1): 101, tp(2): 102}, {})
+        fixture.exchange.settle()
+        await until(lambda: coordinator.is_parked)
+        fixture.exchange.want({tp(1): 101, tp(2): 102}, {tp(1): 50})
+        await until(lambda: awaited(coordinator.seen[-1][1]) == {1: 50} and coordinator.is_parked)
+        assert [awaited(body) for body in coordinator.bodies(GROUP)] == [{}, {1: 50}]
 
 
-def test_a_member_without_waiting_partitions_polls_too(run: Run) -> None:
-    async def check() -> None:
-        coordinator = Coordinator()
-        async with exchanging(coordinator) as fixture:
-            fixture.exchange.settle()
-            await until(lambda: coordinator.is_parked)
-            assert not coordinator.seen[-1][1].topics
-
-    run(check)
+async def test_a_member_without_waiting_partitions_polls_too() -> None:
+    coordinator = Coordinator()
+    async with exchanging(coordinator) as fixture:
+        fixture.exchange.settle()
+        await until(lambda: coordinator.is_parked)
+        assert not coordinator.seen[-1][1].topics
 
 
-def test_a_report_is_sent_at_once_beside_the_parked_poll_and_only_once(run: Run) -> None:
-    async def check() -> None:
-        coordinator = Coordinator()
-        async with exchanging(coordinator) as fixture:
-            fixture.exchange.settle()
-            await until(lambda: coordinator.is_parked)
-            fixture.exchange.report({tp(0): AnsweredPosition(100, 7)}, 1)
-            await until(lambda: any(reports(body) for body in coordinator.bodies(GROUP)))
-            await until(lambda: coordinator.is_parked)
-            await anyio.wait_all_tasks_blocked()
-            reported = [reports(body) for _, body in coordinator.seen if reports(body)]
-            assert reported[0] == {0: 7}
-            before = len(coordinator.seen)
-            fixture.exchange.want({tp(1): 101}, {})
-            await until(lambda: len(coordinator.seen) > before)
-            assert not any(reports(body) for _, body in coordinator.seen[before:])
-
-    run(check)
+async def test_a_report_is_sent_at_once_beside_the_parked_poll_and_only_once() -> None:
+    coordinator = Coordinator()
+    async with exchanging(coordinator) as fixture:
+        fixture.exchange.settle()
+        await until(lambda: coordinator.is_parked)
+        fixture.exchange.report({tp(0): AnsweredPosition(100, 7)}, 1)
+        await until(lambda: any(reports(body) for body in coordinator.bodies(GROUP)))
+        await until(lambda: coordinator.is_parked)
+        await anyio.wait_all_tasks_blocked()
+        reported = [reports(body) for _, body in coordinator.seen if reports(body)]
+        assert reported[0] == {0: 7}
+        before = len(coordinator.seen)
+        fixture.exchange.want({tp(1): 101}, {})
+        await until(lambda: len(coordinator.seen) > before)
+        assert not any(reports(body) for _, body in coordinator.seen[before:])
 
 
-def test_a_parked_poll_that_is_answered_brings_the_position(run: Run) -> None:
-    async def check() -> None:
-        coordinator = Coordinator()
-        async with exchanging(coordinator) as fixture:
-            fixture.exchange.want({tp(1): 101}, {})
-            fixture.exchange.settle()
-            await until(lambda: coordinator.is_parked)
-            coordinator.positions[1] = 100
-            coordinator.to_report[0] = -1
-            coordinator.release()  # the answer has the positions known when the poll was parked
-            await until(lambda: coordinator.is_parked)
-            coordinator.release()
-            await until(lambda: fixture.answers[-1].to_report)
-            assert fixture.answers[-1].wanted[tp(1)] == AnsweredPosition(101, 100)
-            assert fixture.answers[-1].to_report == {tp(0): AnsweredPosition(100, -1)}
-
-    run(check)
+async def test_a_parked_poll_that_is_answered_brings_the_position() -> None:
+    coordinator = Coordinator()
+    async with exchanging(coordinator) as fixture:
+        fixture.exchange.want({tp(1): 101}, {})
+        fixture.exchange.settle()
+        await until(lambda: coordinator.is_parked)
+        coordinator.positions[1] = 100
+        coordinator.to_report[0] = -1
+        coordinator.release()  # the answer has the positions known when the poll was parked
+        await until(lambda: coordinator.is_parked)
+        coordinator.release()
+        await until(lambda: fixture.answers[-1].to_report)
+        assert fixture.answers[-1].wanted[tp(1)] == AnsweredPosition(101, 100)
+        assert fixture.answers[-1].to_report == {tp(0): AnsweredPosition(100, -1)}
 
 
-def test_a_position_reported_with_a_commit_is_not_reported_again(run: Run) -> None:
+async def test_a_position_reported_with_a_commit_is_not_reported_again() -> None:
     """A refused older report is not repeated either, because the repetition could arrive last."""
 
-    async def check() -> None:
-        coordinator = Coordinator()
-        async with exchanging(coordinator) as fixture:
-            fixture.exchange.settle()
-            await until(lambda: coordinator.is_parked)
-            before = len(coordinator.seen)
-            coordinator.errors, coordinator.has_long_pauses = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS], True
-            fixture.exchange.report({tp(0): AnsweredPosition(100, 7), tp(1): AnsweredPosition(101, 8)}, 1)
-            await until(lambda: coordinator.refused)
-            fixture.exchange.report({tp(0): AnsweredPosition(100, 9)}, 2, known_to_coordinator={tp(0)})
-            fixture.exchange._began.set()
-            await until(lambda: len(fixture.answers) > 1)
-            refused, *reported = [reports(body) for _, body in coordinator.seen[before:]]
-            assert refused == {0: 7, 1: 8} and {1: 8} in reported
-            assert not any(0 in positions for positions in reported)
-            assert fixture.answers[-1].report_number == 2
-
-    run(check)
+    coordinator = Coordinator()
+    async with exchanging(coordinator) as fixture:
+        fixture.exchange.settle()
+        await until(lambda: coordinator.is_parked)
+        before = len(coordinator.seen)
+        coordinator.errors, coordinator.has_long_pauses = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS], True
+        fixture.exchange.report({tp(0): AnsweredPosition(100, 7), tp(1): AnsweredPosition(101, 8)}, 1)
+        await until(lambda: coordinator.refused)
+        fixture.exchange.report({tp(0): AnsweredPosition(100, 9)}, 2, known_to_coordinator={tp(0)})
+        fixture.exchange._began.set()
+        await until(lambda: len(fixture.answers) > 1)
+        refused, *reported = [reports(body) for _, body in coordinator.seen[before:]]
+        assert refused == {0: 7, 1: 8} and {1: 8} in reported
+        assert not any(0 in positions for positions in reported)
+        assert fixture.answers[-1].report_number == 2
 
 
 class ReadsLate(Coordinator):
@@ -261,45 +242,39 @@ class ReadsLate(Coordinator):
         return answer
 
 
-def test_a_position_reported_with_a_commit_is_repeated_behind_an_older_report_in_flight(run: Run) -> None:
+async def test_a_position_reported_with_a_commit_is_repeated_behind_an_older_report_in_flight() -> None:
     """The parked poll has the older report and may arrive last. The coordinator then keeps the older position."""
 
-    async def check() -> None:
-        coordinator = ReadsLate()
-        async with exchanging(coordinator) as fixture:
-            fixture.exchange.settle()
-            await until(lambda: coordinator.is_parked)
-            fixture.exchange.report({tp(0): AnsweredPosition(100, 7)}, 1)
-            await until(lambda: any(reports(body) for body in coordinator.bodies(POSITIONS)))
-            await anyio.wait_all_tasks_blocked()
-            assert reports(coordinator.bodies(POSITIONS)[-1]) == {0: 7}
-            before = len(coordinator.seen)
-            fixture.exchange.report({tp(0): AnsweredPosition(100, 9)}, 2, known_to_coordinator={tp(0)})
-            await until(lambda: len(coordinator.seen) > before)
-            assert reports(coordinator.seen[before][1]) == {0: 9}
-
-    run(check)
+    coordinator = ReadsLate()
+    async with exchanging(coordinator) as fixture:
+        fixture.exchange.settle()
+        await until(lambda: coordinator.is_parked)
+        fixture.exchange.report({tp(0): AnsweredPosition(100, 7)}, 1)
+        await until(lambda: any(reports(body) for body in coordinator.bodies(POSITIONS)))
+        await anyio.wait_all_tasks_blocked()
+        assert reports(coordinator.bodies(POSITIONS)[-1]) == {0: 7}
+        before = len(coordinator.seen)
+        fixture.exchange.report({tp(0): AnsweredPosition(100, 9)}, 2, known_to_coordinator={tp(0)})
+        await until(lambda: len(coordinator.seen) > before)
+        assert reports(coordinator.seen[before][1]) == {0: 9}
 
 
-def test_a_response_older_than_an_applied_one_is_dropped(run: Run) -> None:
+async def test_a_response_older_than_an_applied_one_is_dropped() -> None:
     """With two connections, the parked poll's older response must not bring an older position back."""
 
-    async def check() -> None:
-        coordinator = Coordinator()
-        coordinator.positions[1] = 40
-        async with exchanging(coordinator) as fixture:
-            fixture.exchange.want({tp(1): 101}, {})
-            fixture.exchange.settle()
-            await until(lambda: coordinator.is_parked)
-            coordinator.positions[1] = 100
-            fixture.exchange.report({tp(0): AnsweredPosition(100, 7)}, 1)
-            await until(lambda: fixture.answers[-1].wanted[tp(1)].position == 100)
-            await anyio.wait_all_tasks_blocked()
-            assert [a.wanted[tp(1)].position for a in fixture.answers] == sorted(
-                a.wanted[tp(1)].position for a in fixture.answers
-            )
-
-    run(check)
+    coordinator = Coordinator()
+    coordinator.positions[1] = 40
+    async with exchanging(coordinator) as fixture:
+        fixture.exchange.want({tp(1): 101}, {})
+        fixture.exchange.settle()
+        await until(lambda: coordinator.is_parked)
+        coordinator.positions[1] = 100
+        fixture.exchange.report({tp(0): AnsweredPosition(100, 7)}, 1)
+        await until(lambda: fixture.answers[-1].wanted[tp(1)].position == 100)
+        await anyio.wait_all_tasks_blocked()
+        assert [a.wanted[tp(1)].position for a in fixture.answers] == sorted(
+            a.wanted[tp(1)].position for a in fixture.answers
+        )
 
 
 class AnswersWhenReleased(Coordinator):
@@ -310,26 +285,23 @@ class AnswersWhenReleased(Coordinator):
         return self.answer(body)
 
 
-def test_a_response_that_was_made_last_is_applied_although_its_poll_left_first(run: Run) -> None:
+async def test_a_response_that_was_made_last_is_applied_although_its_poll_left_first() -> None:
     """The parked poll arrived after the newer poll. The coordinator sends a rewind only to the parked poll."""
 
-    async def check() -> None:
-        coordinator = AnswersWhenReleased()
-        coordinator.positions[1] = 40
-        async with exchanging(coordinator, retry_backoff_ms=600_000) as fixture:
-            fixture.exchange.want({tp(1): 101}, {})
-            fixture.exchange.settle()
-            await until(lambda: coordinator.is_parked)
-            coordinator.answers_parked = False
-            coordinator.positions[1] = 100
-            fixture.exchange.report({tp(0): AnsweredPosition(100, 7)}, 1)
-            await until(lambda: fixture.answers[-1].wanted[tp(1)].position == 100)
-            coordinator.answers_parked = True
-            coordinator.positions[1] = 50
-            coordinator.release()
-            await until(lambda: fixture.answers[-1].wanted[tp(1)].position == 50)
-
-    run(check)
+    coordinator = AnswersWhenReleased()
+    coordinator.positions[1] = 40
+    async with exchanging(coordinator, retry_backoff_ms=600_000) as fixture:
+        fixture.exchange.want({tp(1): 101}, {})
+        fixture.exchange.settle()
+        await until(lambda: coordinator.is_parked)
+        coordinator.answers_parked = False
+        coordinator.positions[1] = 100
+        fixture.exchange.report({tp(0): AnsweredPosition(100, 7)}, 1)
+        await until(lambda: fixture.answers[-1].wanted[tp(1)].position == 100)
+        coordinator.answers_parked = True
+        coordinator.positions[1] = 50
+        coordinator.release()
+        await until(lambda: fixture.answers[-1].wanted[tp(1)].position == 50)
 
 
 class SendsLate(Coordinator):
@@ -383,191 +355,158 @@ async def positions_of_crossed_answers(coordinator: SendsLate, change: Callable[
         return [answer.wanted[tp(1)] for answer in fixture.answers[before:] if tp(1) in answer.wanted]
 
 
-def test_an_answer_made_before_one_that_was_taken_in_is_dropped(run: Run) -> None:
+async def test_an_answer_made_before_one_that_was_taken_in_is_dropped() -> None:
     """If the older answer were applied, the member would forget the newer one's rewind (Loads.tla: newest_answer)."""
 
-    async def check() -> None:
-        coordinator = SendsLate()
+    coordinator = SendsLate()
 
-        def rewind() -> None:
-            coordinator.positions[1] = 50
+    def rewind() -> None:
+        coordinator.positions[1] = 50
 
-        assert await positions_of_crossed_answers(coordinator, rewind) == [AnsweredPosition(101, 50)]
-
-    run(check)
+    assert await positions_of_crossed_answers(coordinator, rewind) == [AnsweredPosition(101, 50)]
 
 
-def test_an_answer_of_the_next_coordinator_is_newer(run: Run) -> None:
+async def test_an_answer_of_the_next_coordinator_is_newer() -> None:
     """The next coordinator has a higher leader epoch, and numbers its answers from the beginning again."""
 
-    async def check() -> None:
-        coordinator = SendsLate()
+    coordinator = SendsLate()
 
-        def fail_over() -> None:
-            coordinator.positions[1] = 50
-            coordinator.epoch, coordinator.answers_made = 6, 0
+    def fail_over() -> None:
+        coordinator.positions[1] = 50
+        coordinator.epoch, coordinator.answers_made = 6, 0
 
-        assert await positions_of_crossed_answers(coordinator, fail_over) == [AnsweredPosition(101, 50)]
-
-    run(check)
+    assert await positions_of_crossed_answers(coordinator, fail_over) == [AnsweredPosition(101, 50)]
 
 
-def test_answers_of_a_release_without_numbers_are_ordered_by_their_polls(run: Run) -> None:
-    async def check() -> None:
-        coordinator = WithoutNumbers()
+async def test_answers_of_a_release_without_numbers_are_ordered_by_their_polls() -> None:
+    coordinator = WithoutNumbers()
 
-        def advance() -> None:
-            coordinator.positions[1] = 150
+    def advance() -> None:
+        coordinator.positions[1] = 150
 
-        assert (await positions_of_crossed_answers(coordinator, advance))[-1] == AnsweredPosition(101, 100)
-
-    run(check)
+    assert (await positions_of_crossed_answers(coordinator, advance))[-1] == AnsweredPosition(101, 100)
 
 
-def test_a_newer_poll_is_repeated_while_an_older_one_stays_parked(run: Run) -> None:
+async def test_a_newer_poll_is_repeated_while_an_older_one_stays_parked() -> None:
     """The older poll was parked after the newer poll, so the coordinator would use the older poll's requests."""
 
-    async def check() -> None:
-        coordinator = Coordinator()
-        async with exchanging(coordinator) as fixture:
-            fixture.exchange.settle()
-            await until(lambda: coordinator.is_parked)
-            coordinator.answers_parked = False
-            before = len(coordinator.bodies(GROUP))
-            fixture.exchange.want({tp(1): 101}, {})
-            await until(lambda: len(coordinator.bodies(GROUP)) >= before + 2)
-            coordinator.answers_parked = True
-            await until(lambda: wants(coordinator.bodies(POSITIONS)[-1]) == {1: 101})
-
-    run(check)
+    coordinator = Coordinator()
+    async with exchanging(coordinator) as fixture:
+        fixture.exchange.settle()
+        await until(lambda: coordinator.is_parked)
+        coordinator.answers_parked = False
+        before = len(coordinator.bodies(GROUP))
+        fixture.exchange.want({tp(1): 101}, {})
+        await until(lambda: len(coordinator.bodies(GROUP)) >= before + 2)
+        coordinator.answers_parked = True
+        await until(lambda: wants(coordinator.bodies(POSITIONS)[-1]) == {1: 101})
 
 
 @pytest.mark.parametrize(
     "error", [ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR]
 )
-def test_errors_of_polls_are_handled_like_those_of_heartbeats(run: Run, error: ErrorCode) -> None:
-    async def check() -> None:
-        coordinator = Coordinator()
-        coordinator.errors = [error]
-        async with exchanging(coordinator) as fixture:
+async def test_errors_of_polls_are_handled_like_those_of_heartbeats(error: ErrorCode) -> None:
+    coordinator = Coordinator()
+    coordinator.errors = [error]
+    async with exchanging(coordinator) as fixture:
+        fixture.exchange.settle()
+        await until(lambda: coordinator.refused)
+        assert coordinator.refused == [(error, 3)]
+        if error is ErrorCode.REBALANCE_IN_PROGRESS:
+            await anyio.wait_all_tasks_blocked()
+            assert len(coordinator.seen) == 1
+            coordinator.settled_generation = 4
             fixture.exchange.settle()
-            await until(lambda: coordinator.refused)
-            assert coordinator.refused == [(error, 3)]
-            if error is ErrorCode.REBALANCE_IN_PROGRESS:
-                await anyio.wait_all_tasks_blocked()
-                assert len(coordinator.seen) == 1
-                coordinator.settled_generation = 4
-                fixture.exchange.settle()
-            await until(lambda: coordinator.is_parked)
-            assert fixture.generations == (2 if error is ErrorCode.REBALANCE_IN_PROGRESS else 1)
-
-    run(check)
+        await until(lambda: coordinator.is_parked)
+        assert fixture.generations == (2 if error is ErrorCode.REBALANCE_IN_PROGRESS else 1)
 
 
-def test_after_a_parked_poll_fails_the_next_poll_is_answered_at_once(run: Run) -> None:
-    async def check() -> None:
-        coordinator = Coordinator()
-        async with exchanging(coordinator) as fixture:
-            fixture.exchange.settle()
-            await until(lambda: coordinator.is_parked)
-            coordinator.errors = [ErrorCode.COORDINATOR_NOT_AVAILABLE]
-            coordinator.release()
-            await until(lambda: coordinator.refused)
-            await until(lambda: coordinator.is_parked)
-            assert [purpose for purpose, _ in coordinator.seen][-2:] == [GROUP, POSITIONS]
-
-    run(check)
+async def test_after_a_parked_poll_fails_the_next_poll_is_answered_at_once() -> None:
+    coordinator = Coordinator()
+    async with exchanging(coordinator) as fixture:
+        fixture.exchange.settle()
+        await until(lambda: coordinator.is_parked)
+        coordinator.errors = [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+        coordinator.release()
+        await until(lambda: coordinator.refused)
+        await until(lambda: coordinator.is_parked)
+        assert [purpose for purpose, _ in coordinator.seen][-2:] == [GROUP, POSITIONS]
 
 
 @pytest.mark.parametrize("is_parked", [True, False])
-def test_a_pause_after_a_refusal_ends_with_the_generation(run: Run, is_parked: bool) -> None:
+async def test_a_pause_after_a_refusal_ends_with_the_generation(is_parked: bool) -> None:
     """A rebalance refuses the polls with error 27.
 
     The next generation's polls do not wait for the end of the backoff.
     """
 
-    async def check() -> None:
-        coordinator = Coordinator()
-        coordinator.has_long_pauses = True
-        if not is_parked:
-            coordinator.errors = [ErrorCode.REBALANCE_IN_PROGRESS]
-        async with exchanging(coordinator) as fixture:
-            fixture.exchange.settle()
-            if is_parked:
-                await until(lambda: coordinator.is_parked)
-                coordinator.errors = [ErrorCode.REBALANCE_IN_PROGRESS]
-                coordinator.release()
-            await until(lambda: coordinator.pauses)
-            before = len(coordinator.seen)
-            await anyio.wait_all_tasks_blocked()
-            assert len(coordinator.seen) == before
-            coordinator.settled_generation = 4
-            fixture.exchange.settle()
+    coordinator = Coordinator()
+    coordinator.has_long_pauses = True
+    if not is_parked:
+        coordinator.errors = [ErrorCode.REBALANCE_IN_PROGRESS]
+    async with exchanging(coordinator) as fixture:
+        fixture.exchange.settle()
+        if is_parked:
             await until(lambda: coordinator.is_parked)
-            assert [(p, b.generation_id) for p, b in coordinator.seen[before:]] == [(GROUP, 4), (POSITIONS, 4)]
-
-    run(check)
-
-
-def test_a_broker_without_the_api_is_asked_once_per_generation(run: Run) -> None:
-    async def check() -> None:
-        coordinator = Coordinator()
-        coordinator.errors = [ErrorCode.UNSUPPORTED_VERSION]
-        async with exchanging(coordinator) as fixture:
-            fixture.exchange.settle()
-            await until(lambda: coordinator.seen)
-            await anyio.wait_all_tasks_blocked()
-            assert len(coordinator.seen) == 1 and not coordinator.refused
-
-    run(check)
+            coordinator.errors = [ErrorCode.REBALANCE_IN_PROGRESS]
+            coordinator.release()
+        await until(lambda: coordinator.pauses)
+        before = len(coordinator.seen)
+        await anyio.wait_all_tasks_blocked()
+        assert len(coordinator.seen) == before
+        coordinator.settled_generation = 4
+        fixture.exchange.settle()
+        await until(lambda: coordinator.is_parked)
+        assert [(p, b.generation_id) for p, b in coordinator.seen[before:]] == [(GROUP, 4), (POSITIONS, 4)]
 
 
-def test_a_member_stays_in_its_group_when_the_cluster_stops_accepting_polls(run: Run) -> None:
+async def test_a_broker_without_the_api_is_asked_once_per_generation() -> None:
+    coordinator = Coordinator()
+    coordinator.errors = [ErrorCode.UNSUPPORTED_VERSION]
+    async with exchanging(coordinator) as fixture:
+        fixture.exchange.settle()
+        await until(lambda: coordinator.seen)
+        await anyio.wait_all_tasks_blocked()
+        assert len(coordinator.seen) == 1 and not coordinator.refused
+
+
+async def test_a_member_stays_in_its_group_when_the_cluster_stops_accepting_polls() -> None:
     """KIP-584: group_coordinator is lowered to level 1 while a poll is parked."""
 
-    async def check() -> None:
-        coordinator = Coordinator()
-        async with exchanging(coordinator) as fixture:
-            fixture.exchange.settle()
-            await until(lambda: coordinator.is_parked)
-            coordinator.errors = [ErrorCode.UNSUPPORTED_VERSION] * 2
-            coordinator.release()
-            await until(lambda: not coordinator.errors)
-            await anyio.wait_all_tasks_blocked()
-            assert not coordinator.refused and not fixture.exchange.is_understood()
-            assert [purpose for purpose, _ in coordinator.seen] == [GROUP, POSITIONS, POSITIONS, GROUP]
-
-    run(check)
+    coordinator = Coordinator()
+    async with exchanging(coordinator) as fixture:
+        fixture.exchange.settle()
+        await until(lambda: coordinator.is_parked)
+        coordinator.errors = [ErrorCode.UNSUPPORTED_VERSION] * 2
+        coordinator.release()
+        await until(lambda: not coordinator.errors)
+        await anyio.wait_all_tasks_blocked()
+        assert not coordinator.refused and not fixture.exchange.is_understood()
+        assert [purpose for purpose, _ in coordinator.seen] == [GROUP, POSITIONS, POSITIONS, GROUP]
 
 
-def test_a_member_that_waits_polls_until_the_cluster_accepts_polls_again(run: Run) -> None:
+async def test_a_member_that_waits_polls_until_the_cluster_accepts_polls_again() -> None:
     """KIP-584: group_coordinator is lowered by force although a topic was resized, and is raised again."""
 
-    async def check() -> None:
-        coordinator = Coordinator()
-        coordinator.errors = [ErrorCode.UNSUPPORTED_VERSION] * 3
-        async with exchanging(coordinator) as fixture:
-            fixture.exchange.want({tp(1): 101}, {})
-            fixture.exchange.settle()
-            await until(lambda: coordinator.is_parked)
-            assert not coordinator.refused and coordinator.pauses == 3
-            assert fixture.exchange.is_understood() and fixture.answers
-
-    run(check)
+    coordinator = Coordinator()
+    coordinator.errors = [ErrorCode.UNSUPPORTED_VERSION] * 3
+    async with exchanging(coordinator) as fixture:
+        fixture.exchange.want({tp(1): 101}, {})
+        fixture.exchange.settle()
+        await until(lambda: coordinator.is_parked)
+        assert not coordinator.refused and coordinator.pauses == 3
+        assert fixture.exchange.is_understood() and fixture.answers
 
 
-def test_a_response_of_an_earlier_generation_is_ignored(run: Run) -> None:
-    async def check() -> None:
-        coordinator = Coordinator()
-        coordinator.positions[1] = 100
-        async with exchanging(coordinator) as fixture:
-            fixture.exchange.want({tp(1): 101}, {})
-            fixture.exchange.settle()
-            await until(lambda: coordinator.is_parked)
-            taken = len(fixture.answers)
-            coordinator.settled_generation = 4
-            coordinator.release()
-            await anyio.wait_all_tasks_blocked()
-            assert len(fixture.answers) == taken
-
-    run(check)
+async def test_a_response_of_an_earlier_generation_is_ignored() -> None:
+    coordinator = Coordinator()
+    coordinator.positions[1] = 100
+    async with exchanging(coordinator) as fixture:
+        fixture.exchange.want({tp(1): 101}, {})
+        fixture.exchange.settle()
+        await until(lambda: coordinator.is_parked)
+        taken = len(fixture.answers)
+        coordinator.settled_generation = 4
+        coordinator.release()
+        await anyio.wait_all_tasks_blocked()
+        assert len(fixture.answers) == taken

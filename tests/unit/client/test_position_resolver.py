@@ -10,61 +10,48 @@ from anabranch import Consumer
 from anabranch.client.errors import ErrorCode
 from anabranch.protocol.generated.metadata import MetadataResponse
 from anabranch.protocol.types import TopicPartition
-from tests.unit.client.conftest import Run
 from tests.unit.client.test_consumer import T0, T1, filled, read
 
 AT_ONCE = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 1}
 
 
 @pytest.mark.parametrize("why", ["removed", "no leader"])
-def test_a_partition_without_a_position_holds_up_no_other(run: Run, why: str) -> None:
+async def test_a_partition_without_a_position_holds_up_no_other(why: str) -> None:
     """The absent partition delays neither the first nor a later position of another partition.
 
     Its own position is requested again only after a pause that is longer than the test.
     """
 
-    async def check() -> None:
-        broker = filled(10, partitions=2)
-        absent = T1 if why == "no leader" else TopicPartition("t", 7)
+    broker = filled(10, partitions=2)
+    absent = T1 if why == "no leader" else TopicPartition("t", 7)
 
-        def describe(response: MetadataResponse) -> None:
-            for part in response.topics[0].partitions:
-                if part.partition_index == absent.partition:
-                    part.leader_id, part.error_code = -1, ErrorCode.LEADER_NOT_AVAILABLE
+    def describe(response: MetadataResponse) -> None:
+        for part in response.topics[0].partitions:
+            if part.partition_index == absent.partition:
+                part.leader_id, part.error_code = -1, ErrorCode.LEADER_NOT_AVAILABLE
 
-        broker.metadata_hook = describe
-        never_ms = 600_000
-        async with (
-            broker.running(),
-            Consumer(
-                bootstrap_servers=broker.address,
-                auto_offset_reset="earliest",
-                retry_backoff_ms=never_ms,
-                retry_backoff_max_ms=never_ms,
-            ) as consumer,
-        ):
-            consumer.assign([T0, absent])
-            for _ in range(2):
-                assert [record.offset for record in await read(consumer, 10)] == list(range(10))
-                await consumer.seek_to_beginning(T0)
-            assert absent in consumer.assignment()
-
-    run(check)
+    broker.metadata_hook = describe
+    never_ms = 600_000
+    async with (
+        broker.running(),
+        Consumer(
+            bootstrap_servers=broker.address,
+            auto_offset_reset="earliest",
+            retry_backoff_ms=never_ms,
+            retry_backoff_max_ms=never_ms,
+        ) as consumer,
+    ):
+        consumer.assign([T0, absent])
+        for _ in range(2):
+            assert [record.offset for record in await read(consumer, 10)] == list(range(10))
+            await consumer.seek_to_beginning(T0)
+        assert absent in consumer.assignment()
 
 
-def test_the_log_names_a_partition_that_is_not_read_because_it_is_unknown(
-    run: Run, caplog: pytest.LogCaptureFixture
+async def test_the_log_names_a_partition_that_is_not_read_because_it_is_unknown(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The partition is assigned manually. In a group, the next assignment would leave the partition out."""
-
-    async def check() -> None:
-        async with (
-            filled(10).running() as broker,
-            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", **AT_ONCE) as consumer,
-        ):
-            consumer.assign([T0, TopicPartition("t", 7)])
-            while not messages():
-                await consumer.getmany(timeout_ms=20)
 
     logger = "anabranch.client.consumer.position_resolver"
 
@@ -73,7 +60,13 @@ def test_the_log_names_a_partition_that_is_not_read_because_it_is_unknown(
         return [record.getMessage() for record in caplog.records if record.name == logger]
 
     with caplog.at_level(logging.WARNING, logger):
-        run(check)
+        async with (
+            filled(10).running() as broker,
+            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", **AT_ONCE) as consumer,
+        ):
+            consumer.assign([T0, TopicPartition("t", 7)])
+            while not messages():
+                await consumer.getmany(timeout_ms=20)
     [message] = messages()
     assert message.startswith("t-7: no records are read until a broker answers with an offset to start at: ")
     assert "UNKNOWN_TOPIC_OR_PARTITION" in message

@@ -17,7 +17,6 @@ from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import TopicPartition
-from tests.unit.client.conftest import Run
 from tests.unit.client.fake_broker import DROP, FakeBroker, Fault
 
 FAST = {"retry_backoff_ms": 5, "reconnect_backoff_ms": 5, "reconnect_backoff_max_ms": 20}
@@ -53,26 +52,23 @@ def by_key(broker: FakeBroker) -> dict[bytes, list[tuple[int, bytes]]]:
     return found
 
 
-def test_batches_name_the_layout_they_were_placed_by_but_none_for_a_plain_topic(run: Run) -> None:
-    async def check() -> None:
-        broker = ordered(2, plain=3)
-        async with broker.running(), Producer(bootstrap_servers=broker.address) as producer:
-            await producer.send_and_wait("t", key=b"k", value=b"v")
-            await producer.send_and_wait("plain", key=b"k", value=b"v")
-            assert layouts_sent(broker) == [("t", 2, 0), ("plain", -1, -1)]
-
-    run(check)
+async def test_batches_name_the_layout_they_were_placed_by_but_none_for_a_plain_topic() -> None:
+    broker = ordered(2, plain=3)
+    async with broker.running(), Producer(bootstrap_servers=broker.address) as producer:
+        await producer.send_and_wait("t", key=b"k", value=b"v")
+        await producer.send_and_wait("plain", key=b"k", value=b"v")
+        assert layouts_sent(broker) == [("t", 2, 0), ("plain", -1, -1)]
 
 
-def test_no_record_is_lost_duplicated_or_reordered_by_a_resize_under_load(
-    run: Run, caplog: pytest.LogCaptureFixture
+async def test_no_record_is_lost_duplicated_or_reordered_by_a_resize_under_load(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """2 -> 5 -> 3 with up to five requests in flight and lost responses.
 
     The broker enforces the first new layout before metadata shows the layout.
     """
 
-    async def check() -> None:
+    with caplog.at_level(logging.INFO, "anabranch.client.producer.sender"):
         broker = ordered(2)
         for partition in (0, 1):
             broker.faults[TopicPartition("t", partition)] = deque([None, Fault(DROP, True), Fault(DROP), None] * 5)
@@ -104,275 +100,232 @@ def test_no_record_is_lost_duplicated_or_reordered_by_a_resize_under_load(
                 assert values == sorted(values)
         written = {value: partition for records in found.values() for partition, value in records}
         assert [written[b"%04d" % number] for number in range(900)] == [tp.partition for tp in places]
-
-    with caplog.at_level(logging.INFO, "anabranch.client.producer.sender"):
-        run(check)
     lines = [record.getMessage() for record in caplog.records]
     assert any("layout_version=2 undeleted_partition_count=3" in line for line in lines)
 
 
-def test_one_request_has_one_layout_of_a_topic(run: Run) -> None:
-    async def check() -> None:
-        broker = ordered(2)
-        async with (
-            broker.running(),
-            Producer(bootstrap_servers=broker.address, batch_size=150, **FAST) as producer,
-        ):
-            for number in range(300):
-                await producer.send("t", key=b"%d" % (number % 9), value=b"%d" % number)
-                if number % 100 == 50:
-                    version = number // 100 + 1
-                    broker.resize("t", (2, 2 + version, version))
-        layouts = layouts_sent(broker)
-        for request in broker.seen(ApiKey.PRODUCE):
-            assert len({topic.name for topic in request.topic_data}) == len(request.topic_data)
-        assert all(earlier[2] <= later[2] for earlier, later in pairwise(layouts))
-        assert layouts[-1] == ("t", 5, 3)
-
-    run(check)
+async def test_one_request_has_one_layout_of_a_topic() -> None:
+    broker = ordered(2)
+    async with (
+        broker.running(),
+        Producer(bootstrap_servers=broker.address, batch_size=150, **FAST) as producer,
+    ):
+        for number in range(300):
+            await producer.send("t", key=b"%d" % (number % 9), value=b"%d" % number)
+            if number % 100 == 50:
+                version = number // 100 + 1
+                broker.resize("t", (2, 2 + version, version))
+    layouts = layouts_sent(broker)
+    for request in broker.seen(ApiKey.PRODUCE):
+        assert len({topic.name for topic in request.topic_data}) == len(request.topic_data)
+    assert all(earlier[2] <= later[2] for earlier, later in pairwise(layouts))
+    assert layouts[-1] == ("t", 5, 3)
 
 
-def test_a_layout_that_arrives_during_a_replacement_is_applied_at_once(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_layout_that_arrives_during_a_replacement_is_applied_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No request is in flight then, so no response wakes the sender."""
     step = Replacement.step
 
-    async def check() -> None:
-        broker = ordered(2)
+    broker = ordered(2)
 
-        def step_behind_the_next_layout(work: Replacement) -> None:
-            topic = producer._accumulator.topics["t"]
-            assert topic.next is not None
-            if topic.next.layout_version == 1:
-                if broker.layouts["t"][2] == 1:
-                    broker.resize("t", (2, 4, 2))
-                    producer._metadata.hurry_update()
-            else:
-                step(work)
+    def step_behind_the_next_layout(work: Replacement) -> None:
+        topic = producer._accumulator.topics["t"]
+        assert topic.next is not None
+        if topic.next.layout_version == 1:
+            if broker.layouts["t"][2] == 1:
+                broker.resize("t", (2, 4, 2))
+                producer._metadata.hurry_update()
+        else:
+            step(work)
 
-        monkeypatch.setattr(Replacement, "step", step_behind_the_next_layout)
-        async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
-            await producer.send_and_wait("t", key=b"k", value=b"1")
-            broker.resize("t", (2, 3, 1))
-            await producer.send_and_wait("t", key=b"k", value=b"2")
-            metrics = producer.metrics()[PRODUCER_GROUP]
-        assert metrics["layout-changes-total"] == 2
-        assert layouts_sent(broker)[-1] == ("t", 4, 2)
-
-    run(check)
+    monkeypatch.setattr(Replacement, "step", step_behind_the_next_layout)
+    async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+        await producer.send_and_wait("t", key=b"k", value=b"1")
+        broker.resize("t", (2, 3, 1))
+        await producer.send_and_wait("t", key=b"k", value=b"2")
+        metrics = producer.metrics()[PRODUCER_GROUP]
+    assert metrics["layout-changes-total"] == 2
+    assert layouts_sent(broker)[-1] == ("t", 4, 2)
 
 
-def test_partitions_for_names_only_unmarked_partitions(run: Run) -> None:
-    async def check() -> None:
-        broker = ordered(4)
-        broker.announce("t", (2, 3, 1))
-        async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
-            assert await producer.partitions_for("t") == [0, 1, 2]
-
-    run(check)
+async def test_partitions_for_names_only_unmarked_partitions() -> None:
+    broker = ordered(4)
+    broker.announce("t", (2, 3, 1))
+    async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+        assert await producer.partitions_for("t") == [0, 1, 2]
 
 
-def test_a_batch_with_a_lost_response_is_repeated_to_its_partition(run: Run) -> None:
+async def test_a_batch_with_a_lost_response_is_repeated_to_its_partition() -> None:
     """Hole 17: the retry keeps its partition and its layout, counts as a duplicate, and is not written twice."""
 
-    async def check() -> None:
-        broker = ordered(2)
-        key = key_in(2, 2, 4)
-        source = TopicPartition("t", 0)
-        broker.faults[source] = deque([Fault(DROP, applied=True)])
-        async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
-            await producer.partitions_for("t")
-            handle = await producer.send("t", key=key, value=b"1")
-            broker.resize("t", (2, 4, 1))
-            broker.enforced[source] = (2, 0)
+    broker = ordered(2)
+    key = key_in(2, 2, 4)
+    source = TopicPartition("t", 0)
+    broker.faults[source] = deque([Fault(DROP, applied=True)])
+    async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+        await producer.partitions_for("t")
+        handle = await producer.send("t", key=key, value=b"1")
+        broker.resize("t", (2, 4, 1))
+        broker.enforced[source] = (2, 0)
 
-            def resized(response: object) -> None:
-                if not broker.faults[source]:
-                    broker.enforced[source] = (4, 1)
+        def resized(response: object) -> None:
+            if not broker.faults[source]:
+                broker.enforced[source] = (4, 1)
 
-            broker.metadata_hook = resized
-            assert (await handle).partition == 0
-            assert (await producer.send_and_wait("t", key=key, value=b"2")).partition == 2
-        assert by_key(broker)[key] == [(0, b"1"), (2, b"2")]
-
-    run(check)
+        broker.metadata_hook = resized
+        assert (await handle).partition == 0
+        assert (await producer.send_and_wait("t", key=key, value=b"2")).partition == 2
+    assert by_key(broker)[key] == [(0, b"1"), (2, b"2")]
 
 
-def test_a_lost_response_of_a_removed_partition_raises_outcome_unknown(run: Run) -> None:
+async def test_a_lost_response_of_a_removed_partition_raises_outcome_unknown() -> None:
     """Hole 14: the outcome of the batch is unknown."""
 
-    async def check() -> None:
-        broker = ordered(2)
-        broker.resize("t", (2, 4, 1))
-        key = key_in(3, 2, 4)
-        gone = TopicPartition("t", 3)
-        broker.faults[gone] = deque([Fault(DROP, applied=True)])
-        async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
-            await producer.partitions_for("t")
+    broker = ordered(2)
+    broker.resize("t", (2, 4, 1))
+    key = key_in(3, 2, 4)
+    gone = TopicPartition("t", 3)
+    broker.faults[gone] = deque([Fault(DROP, applied=True)])
+    async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+        await producer.partitions_for("t")
 
-            def removed(response: object) -> None:
-                if broker.faults[gone]:
-                    return  # a response to an earlier request: nothing was written yet
-                broker.logs.pop(gone, None)
-                broker.topics["t"] = 2
-                broker.layouts["t"] = (2, 2, 2)
-                broker.enforced = dict.fromkeys(broker.logs, (2, 2))
+        def removed(response: object) -> None:
+            if broker.faults[gone]:
+                return  # a response to an earlier request: nothing was written yet
+            broker.logs.pop(gone, None)
+            broker.topics["t"] = 2
+            broker.layouts["t"] = (2, 2, 2)
+            broker.enforced = dict.fromkeys(broker.logs, (2, 2))
 
-            handle = await producer.send("t", key=key, value=b"1")
-            broker.metadata_hook = removed
-            with pytest.raises(OutcomeUnknownError, match="may or may not have been written"):
-                await handle
-            assert (await producer.send_and_wait("t", key=key, value=b"2")).partition == 1
-        assert by_key(broker) == {key: [(1, b"2")]}
-
-    run(check)
+        handle = await producer.send("t", key=key, value=b"1")
+        broker.metadata_hook = removed
+        with pytest.raises(OutcomeUnknownError, match="may or may not have been written"):
+            await handle
+        assert (await producer.send_and_wait("t", key=key, value=b"2")).partition == 1
+    assert by_key(broker) == {key: [(1, b"2")]}
 
 
-def test_a_topic_waits_for_newer_metadata_while_others_continue(run: Run) -> None:
-    async def check() -> None:
-        broker = ordered(2, other=1)
-        broker.resize("t", (2, 4, 1), announce=False)
-        async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
-            paused = await producer.send("t", key=key_in(3, 2, 4), value=b"1")
-            while len([name for name, _, _ in layouts_sent(broker) if name == "t"]) < 3:
-                await producer.send_and_wait("other", value=b"x")
-            assert not paused.done()
-            metrics = producer.metrics()[PRODUCER_GROUP]
-            assert metrics["paused-topics"] == 1 and metrics["layout-refusals-total"] >= 2
-            broker.announce("t", (2, 4, 1))
-            assert (await paused).partition == 3
-            metrics = producer.metrics()[PRODUCER_GROUP]
-            assert (metrics["paused-topics"], metrics["layout-changes-total"], metrics["records-moved-total"]) == (
-                0,
-                1,
-                1,
-            )
-
-    run(check)
+async def test_a_topic_waits_for_newer_metadata_while_others_continue() -> None:
+    broker = ordered(2, other=1)
+    broker.resize("t", (2, 4, 1), announce=False)
+    async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+        paused = await producer.send("t", key=key_in(3, 2, 4), value=b"1")
+        while len([name for name, _, _ in layouts_sent(broker) if name == "t"]) < 3:
+            await producer.send_and_wait("other", value=b"x")
+        assert not paused.done()
+        metrics = producer.metrics()[PRODUCER_GROUP]
+        assert metrics["paused-topics"] == 1 and metrics["layout-refusals-total"] >= 2
+        broker.announce("t", (2, 4, 1))
+        assert (await paused).partition == 3
+        metrics = producer.metrics()[PRODUCER_GROUP]
+        assert (metrics["paused-topics"], metrics["layout-changes-total"], metrics["records-moved-total"]) == (
+            0,
+            1,
+            1,
+        )
 
 
-def test_a_broker_that_is_behind_the_metadata_catches_up(run: Run) -> None:
+async def test_a_broker_that_is_behind_the_metadata_catches_up() -> None:
     """Hole 28: a producer with a newer layout than the broker backs off, and continues without newer metadata."""
 
-    async def check() -> None:
-        broker = ordered(2)
-        broker.announce("t", (2, 2, 1))
-        async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
-            handles = [await producer.send("t", key=b"k", value=b"%d" % n) for n in range(3)]
-            while len(broker.seen(ApiKey.PRODUCE)) < 3:
-                await anyio.sleep(0.001)  # polls: the refused batch is tried again
-            assert not handles[0].done()
-            broker.resize("t", (2, 2, 1))
-            assert [(await handle).offset for handle in handles] == [0, 1, 2]
-
-    run(check)
+    broker = ordered(2)
+    broker.announce("t", (2, 2, 1))
+    async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+        handles = [await producer.send("t", key=b"k", value=b"%d" % n) for n in range(3)]
+        while len(broker.seen(ApiKey.PRODUCE)) < 3:
+            await anyio.sleep(0.001)  # polls: the refused batch is tried again
+        assert not handles[0].done()
+        broker.resize("t", (2, 2, 1))
+        assert [(await handle).offset for handle in handles] == [0, 1, 2]
 
 
-def test_stale_metadata_between_newer_responses_changes_nothing(run: Run) -> None:
+async def test_stale_metadata_between_newer_responses_changes_nothing() -> None:
     """Hole 10: every other response is older than the resize."""
 
-    async def check() -> None:
-        broker = ordered(2)
-        broker.resize("t", (2, 4, 1))
-        answers = 0
+    broker = ordered(2)
+    broker.resize("t", (2, 4, 1))
+    answers = 0
 
-        def alternate(response: object) -> None:
-            nonlocal answers
-            answers += 1
-            if answers % 2 == 0:
-                [topic] = response.topics  # type: ignore[attr-defined]
-                topic.undeleted_partition_count, topic.layout_version = 2, 0
-                topic.partitions = topic.partitions[:2]
+    def alternate(response: object) -> None:
+        nonlocal answers
+        answers += 1
+        if answers % 2 == 0:
+            [topic] = response.topics  # type: ignore[attr-defined]
+            topic.undeleted_partition_count, topic.layout_version = 2, 0
+            topic.partitions = topic.partitions[:2]
 
-        async with (
-            broker.running(),
-            Producer(bootstrap_servers=broker.address, metadata_max_age_ms=1, **FAST) as producer,
-        ):
-            await producer.partitions_for("t")
-            broker.metadata_hook = alternate
-            for number in range(100):
-                await producer.send_and_wait("t", key=b"%d" % number, value=b"v")
-                if answers < 6:
-                    await anyio.sleep(0.002)  # polls: metadata is refreshed in the background
-            assert answers >= 4
-        assert set(layouts_sent(broker)) == {("t", 4, 1)}
-
-    run(check)
+    async with (
+        broker.running(),
+        Producer(bootstrap_servers=broker.address, metadata_max_age_ms=1, **FAST) as producer,
+    ):
+        await producer.partitions_for("t")
+        broker.metadata_hook = alternate
+        for number in range(100):
+            await producer.send_and_wait("t", key=b"%d" % number, value=b"v")
+            if answers < 6:
+                await anyio.sleep(0.002)  # polls: metadata is refreshed in the background
+        assert answers >= 4
+    assert set(layouts_sent(broker)) == {("t", 4, 1)}
 
 
-def test_a_record_for_a_chosen_partition_that_is_marked_fails(run: Run) -> None:
-    async def check() -> None:
-        broker = ordered(2)
-        broker.resize("t", (2, 4, 1))
-        async with broker.running(), Producer(bootstrap_servers=broker.address, linger_ms=60_000, **FAST) as producer:
-            fails = await producer.send("t", key=b"k", value=b"1", partition=3)
-            stays = await producer.send("t", key=b"k", value=b"2", partition=0)
-            broker.resize("t", (2, 2, 2))
-            await producer.flush()
-            assert (await stays).partition == 0
-            with pytest.raises(PartitionMarkedError, match="t-3 takes no records"):
-                await fails
-            with pytest.raises(PartitionMarkedError) as at_once:
-                await producer.send("t", value=b"3", partition=2)
-            assert at_once.value.code is ErrorCode.POLICY_VIOLATION
-            assert isinstance(at_once.value, KafkaError)
-
-    run(check)
+async def test_a_record_for_a_chosen_partition_that_is_marked_fails() -> None:
+    broker = ordered(2)
+    broker.resize("t", (2, 4, 1))
+    async with broker.running(), Producer(bootstrap_servers=broker.address, linger_ms=60_000, **FAST) as producer:
+        fails = await producer.send("t", key=b"k", value=b"1", partition=3)
+        stays = await producer.send("t", key=b"k", value=b"2", partition=0)
+        broker.resize("t", (2, 2, 2))
+        await producer.flush()
+        assert (await stays).partition == 0
+        with pytest.raises(PartitionMarkedError, match="t-3 takes no records"):
+            await fails
+        with pytest.raises(PartitionMarkedError) as at_once:
+            await producer.send("t", value=b"3", partition=2)
+        assert at_once.value.code is ErrorCode.POLICY_VIOLATION
+        assert isinstance(at_once.value, KafkaError)
 
 
 @pytest.mark.parametrize("config", [{"enable_idempotence": False}, {"acks": 1}, {"retries": 0}])
-def test_without_idempotence_refused_records_are_placed_again_too(run: Run, config: dict[str, int | bool]) -> None:
-    async def check() -> None:
-        broker = ordered(2)
-        async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST, **config) as producer:
-            await producer.partitions_for("t")
-            broker.resize("t", (2, 4, 1))
-            key = key_in(3, 2, 4)
-            handles = [await producer.send("t", key=key, value=b"%d" % n) for n in range(5)]
-            assert [(await handle).partition for handle in handles] == [3] * 5
-            assert [value for _, value in by_key(broker)[key]] == [b"%d" % n for n in range(5)]
-
-    run(check)
+async def test_without_idempotence_refused_records_are_placed_again_too(config: dict[str, int | bool]) -> None:
+    broker = ordered(2)
+    async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST, **config) as producer:
+        await producer.partitions_for("t")
+        broker.resize("t", (2, 4, 1))
+        key = key_in(3, 2, 4)
+        handles = [await producer.send("t", key=key, value=b"%d" % n) for n in range(5)]
+        assert [(await handle).partition for handle in handles] == [3] * 5
+        assert [value for _, value in by_key(broker)[key]] == [b"%d" % n for n in range(5)]
 
 
-def test_with_acks_0_unsent_records_follow_new_metadata(run: Run) -> None:
+async def test_with_acks_0_unsent_records_follow_new_metadata() -> None:
     """In hole 27 the broker closes the connection. Here only newer metadata moves the unsent record."""
 
-    async def check() -> None:
-        broker = ordered(2)
-        key = key_in(3, 2, 4)
-        async with (
-            broker.running(),
-            Producer(
-                bootstrap_servers=broker.address, acks=0, linger_ms=60_000, metadata_max_age_ms=5, **FAST
-            ) as producer,
-        ):
-            handle = await producer.send("t", key=key, value=b"1")
-            assert handle.partition == 1
-            broker.resize("t", (2, 4, 1))
-            while handle.partition != 3:
-                await anyio.sleep(0.001)  # polls: metadata is refreshed in the background
-            await producer.flush()
-            await handle
-            while not by_key(broker):
-                await anyio.sleep(0.001)  # polls: with acks=0 no response confirms the record
-        assert by_key(broker)[key] == [(3, b"1")]
-
-    run(check)
+    broker = ordered(2)
+    key = key_in(3, 2, 4)
+    async with (
+        broker.running(),
+        Producer(bootstrap_servers=broker.address, acks=0, linger_ms=60_000, metadata_max_age_ms=5, **FAST) as producer,
+    ):
+        handle = await producer.send("t", key=key, value=b"1")
+        assert handle.partition == 1
+        broker.resize("t", (2, 4, 1))
+        while handle.partition != 3:
+            await anyio.sleep(0.001)  # polls: metadata is refreshed in the background
+        await producer.flush()
+        await handle
+        while not by_key(broker):
+            await anyio.sleep(0.001)  # polls: with acks=0 no response confirms the record
+    assert by_key(broker)[key] == [(3, b"1")]
 
 
-def test_a_partitioner_of_the_user_places_records_again(run: Run) -> None:
-    async def check() -> None:
-        broker = ordered(2)
-        async with (
-            broker.running(),
-            Producer(
-                bootstrap_servers=broker.address, partitioner=lambda info, key: info.layout[1] - 1, **FAST
-            ) as producer,
-        ):
-            await producer.partitions_for("t")
-            broker.resize("t", (2, 4, 1))
-            assert (await producer.send_and_wait("t", key=b"k", value=b"1")).partition == 3
-
-    run(check)
+async def test_a_partitioner_of_the_user_places_records_again() -> None:
+    broker = ordered(2)
+    async with (
+        broker.running(),
+        Producer(
+            bootstrap_servers=broker.address, partitioner=lambda info, key: info.layout[1] - 1, **FAST
+        ) as producer,
+    ):
+        await producer.partitions_for("t")
+        broker.resize("t", (2, 4, 1))
+        assert (await producer.send_and_wait("t", key=b"k", value=b"1")).partition == 3

@@ -14,7 +14,6 @@ from anabranch.client.subscription.subscription import AssignedPartition
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.records import RecordBatch
-from tests.unit.client.conftest import Run
 from tests.unit.client.resized_broker import CHILD, FAST, PARENT, Coordinated, Grouped, Story, member_of
 
 STORING = {"enable_auto_offset_store": False}
@@ -86,132 +85,114 @@ def test_stored_offsets_need_a_group() -> None:
         Consumer(**STORING)  # type: ignore[arg-type]
 
 
-def test_a_commit_has_the_stored_offsets(run: Run) -> None:
-    async def check() -> None:
-        broker = Coordinated()
-        async with broker.running(), member_of(broker, **STORING) as consumer:
-            consumer.assign([PARENT])
-            await consumer.commit()
-            assert broker.committed == {0: (0, 1000)} or broker.committed == {}, "nothing is stored"
-            records = [await consumer.getone() for _ in range(4)]
-            await consumer.commit()
-            assert broker.committed.get(0, (0, 1000)) == (0, 1000)
-            consumer.store_offsets(records[1])
-            await consumer.commit()
-            assert broker.committed[0] == (2, 1000)
-            consumer.store_offsets(offsets={PARENT: (3, "three")})
-            await consumer.commit()
-            assert broker.committed[0] == (3, 1000)
-
-    run(check)
+async def test_a_commit_has_the_stored_offsets() -> None:
+    broker = Coordinated()
+    async with broker.running(), member_of(broker, **STORING) as consumer:
+        consumer.assign([PARENT])
+        await consumer.commit()
+        assert broker.committed == {0: (0, 1000)} or broker.committed == {}, "nothing is stored"
+        records = [await consumer.getone() for _ in range(4)]
+        await consumer.commit()
+        assert broker.committed.get(0, (0, 1000)) == (0, 1000)
+        consumer.store_offsets(records[1])
+        await consumer.commit()
+        assert broker.committed[0] == (2, 1000)
+        consumer.store_offsets(offsets={PARENT: (3, "three")})
+        await consumer.commit()
+        assert broker.committed[0] == (3, 1000)
 
 
-def test_store_offsets_refuses_what_it_cannot_store_and_stores_nothing_then(run: Run) -> None:
-    async def check() -> None:
-        broker = Coordinated()
-        async with broker.running(), member_of(broker, **STORING) as consumer:
-            consumer.assign([PARENT])
-            record = await consumer.getone()
-            with pytest.raises(IllegalStateError, match="only records before 1 were delivered"):
-                consumer.store_offsets(offsets={PARENT: 2})
-            with pytest.raises(IllegalStateError, match="t-1 is not assigned"):
-                consumer.store_offsets(offsets={PARENT: 1, CHILD: 0})
-            with pytest.raises(ValueError, match="either a message or offsets"):
-                consumer.store_offsets(record, offsets={PARENT: 1})
-            with pytest.raises(TypeError, match=r"message\.offset 'x' is not"):
-                consumer.store_offsets(record._replace(offset="x"))  # type: ignore[arg-type]
-            await consumer.commit()
-            assert broker.committed.get(0, (0, 1000)) == (0, 1000)
-        async with broker.running(), member_of(broker) as consumer:
-            consumer.assign([PARENT])
-            with pytest.raises(IllegalStateError, match="needs enable_auto_offset_store=False"):
-                consumer.store_offsets(await consumer.getone())
-
-    run(check)
+async def test_store_offsets_refuses_what_it_cannot_store_and_stores_nothing_then() -> None:
+    broker = Coordinated()
+    async with broker.running(), member_of(broker, **STORING) as consumer:
+        consumer.assign([PARENT])
+        record = await consumer.getone()
+        with pytest.raises(IllegalStateError, match="only records before 1 were delivered"):
+            consumer.store_offsets(offsets={PARENT: 2})
+        with pytest.raises(IllegalStateError, match="t-1 is not assigned"):
+            consumer.store_offsets(offsets={PARENT: 1, CHILD: 0})
+        with pytest.raises(ValueError, match="either a message or offsets"):
+            consumer.store_offsets(record, offsets={PARENT: 1})
+        with pytest.raises(TypeError, match=r"message\.offset 'x' is not"):
+            consumer.store_offsets(record._replace(offset="x"))  # type: ignore[arg-type]
+        await consumer.commit()
+        assert broker.committed.get(0, (0, 1000)) == (0, 1000)
+    async with broker.running(), member_of(broker) as consumer:
+        consumer.assign([PARENT])
+        with pytest.raises(IllegalStateError, match="needs enable_auto_offset_store=False"):
+            consumer.store_offsets(await consumer.getone())
 
 
 @pytest.mark.parametrize("is_member", [True, False])
-def test_hole_18_keys_are_handed_over_when_their_records_are_stored(run: Run, is_member: bool) -> None:
+async def test_hole_18_keys_are_handed_over_when_their_records_are_stored(is_member: bool) -> None:
     """The child waits until the parent's last record is stored, however often the consumer polls."""
 
-    async def check() -> None:
-        story, broker = Story(), Grouped([PARENT, CHILD]) if is_member else Coordinated()
-        async with broker.running(), member_of(broker, **STORING) as consumer:
-            if is_member:
-                consumer.subscribe(["t"], partition_key_listener=story)
-            else:
-                consumer.assign([PARENT, CHILD], partition_key_listener=story)
-            parents: list[ConsumerRecord[Any, Any]] = []
-            while len(parents) < 10:
-                for tp, records in (await consumer.getmany(timeout_ms=20)).items():
-                    assert tp == PARENT
-                    parents += records
-            consumer.store_offsets(parents[8])
-            for _ in range(5):
-                assert await consumer.poll(0.02) is None, "the last record of the parent is not processed"
-            with pytest.raises(IllegalStateError, match="t-1: offset 1 cannot be stored"):
-                consumer.store_offsets(offsets={CHILD: 1})
-            consumer.store_offsets(parents[9])
-            assert (await consumer.getone()).partition == 1
-            assert broker.committed[0] == (10, 1000)
-        assert ("load", [1]) in story.lines
-
-    run(check)
+    story, broker = Story(), Grouped([PARENT, CHILD]) if is_member else Coordinated()
+    async with broker.running(), member_of(broker, **STORING) as consumer:
+        if is_member:
+            consumer.subscribe(["t"], partition_key_listener=story)
+        else:
+            consumer.assign([PARENT, CHILD], partition_key_listener=story)
+        parents: list[ConsumerRecord[Any, Any]] = []
+        while len(parents) < 10:
+            for tp, records in (await consumer.getmany(timeout_ms=20)).items():
+                assert tp == PARENT
+                parents += records
+        consumer.store_offsets(parents[8])
+        for _ in range(5):
+            assert await consumer.poll(0.02) is None, "the last record of the parent is not processed"
+        with pytest.raises(IllegalStateError, match="t-1: offset 1 cannot be stored"):
+            consumer.store_offsets(offsets={CHILD: 1})
+        consumer.store_offsets(parents[9])
+        assert (await consumer.getone()).partition == 1
+        assert broker.committed[0] == (10, 1000)
+    assert ("load", [1]) in story.lines
 
 
-def test_a_store_wakes_a_consumer_that_waits_for_it(run: Run) -> None:
+async def test_a_store_wakes_a_consumer_that_waits_for_it() -> None:
     """One task reads, and another processes."""
 
-    async def check() -> None:
-        never_ms = 600_000
-        broker = Coordinated()
-        config = {**STORING, "session_timeout_ms": never_ms + 1, "heartbeat_interval_ms": never_ms}
-        async with broker.running(), member_of(broker, **config) as consumer, anyio.create_task_group() as tasks:
-            consumer.assign([PARENT, CHILD])
-            parents = [await consumer.getone() for _ in range(10)]
+    never_ms = 600_000
+    broker = Coordinated()
+    config = {**STORING, "session_timeout_ms": never_ms + 1, "heartbeat_interval_ms": never_ms}
+    async with broker.running(), member_of(broker, **config) as consumer, anyio.create_task_group() as tasks:
+        consumer.assign([PARENT, CHILD])
+        parents = [await consumer.getone() for _ in range(10)]
 
-            async def process() -> None:
-                await anyio.wait_all_tasks_blocked()
-                consumer.store_offsets(parents[-1])
-
-            tasks.start_soon(process)
-            record = await consumer.poll(never_ms / 1000)
-            assert record is not None and record.partition == 1
-
-    run(check)
-
-
-def test_an_offset_that_is_stored_again_lower_blocks_the_child_again(run: Run) -> None:
-    async def check() -> None:
-        broker = Coordinated()
-        async with broker.running(), member_of(broker, **STORING) as consumer:
-            consumer.assign([PARENT, CHILD])
-            parents = [await consumer.getone() for _ in range(10)]
+        async def process() -> None:
+            await anyio.wait_all_tasks_blocked()
             consumer.store_offsets(parents[-1])
-            assert (await consumer.getone()).partition == 1
-            consumer.store_offsets(parents[5])
-            assert await consumer.poll(0.02) is None
-            assert [wait.on for one in consumer.explain_blocked() for wait in one.waits_for] == [PARENT]
-            consumer.store_offsets(parents[-1])
-            assert (await consumer.getone()).partition == 1
 
-    run(check)
+        tasks.start_soon(process)
+        record = await consumer.poll(never_ms / 1000)
+        assert record is not None and record.partition == 1
 
 
-def test_the_automatic_commit_and_the_end_commit_stored_offsets(run: Run) -> None:
-    async def check() -> None:
-        broker = Grouped([PARENT, CHILD])
-        config: dict[str, Any] = {**FAST, **STORING, "auto_commit_interval_ms": 1}
-        async with (
-            broker.running(),
-            Consumer("t", bootstrap_servers=broker.address, group_id="g", **config) as consumer,
-        ):
-            records = [await consumer.getone() for _ in range(6)]
-            consumer.store_offsets(records[2])
-            while broker.committed.get(0) != (3, 1000):
-                await consumer.getmany(timeout_ms=20, max_records=1)
-            consumer.store_offsets(records[3])
-        assert broker.committed[0] == (4, 1000)
-        assert broker.seen(ApiKey.LEAVE_GROUP)
+async def test_an_offset_that_is_stored_again_lower_blocks_the_child_again() -> None:
+    broker = Coordinated()
+    async with broker.running(), member_of(broker, **STORING) as consumer:
+        consumer.assign([PARENT, CHILD])
+        parents = [await consumer.getone() for _ in range(10)]
+        consumer.store_offsets(parents[-1])
+        assert (await consumer.getone()).partition == 1
+        consumer.store_offsets(parents[5])
+        assert await consumer.poll(0.02) is None
+        assert [wait.on for one in consumer.explain_blocked() for wait in one.waits_for] == [PARENT]
+        consumer.store_offsets(parents[-1])
+        assert (await consumer.getone()).partition == 1
 
-    run(check)
+
+async def test_the_automatic_commit_and_the_end_commit_stored_offsets() -> None:
+    broker = Grouped([PARENT, CHILD])
+    config: dict[str, Any] = {**FAST, **STORING, "auto_commit_interval_ms": 1}
+    async with (
+        broker.running(),
+        Consumer("t", bootstrap_servers=broker.address, group_id="g", **config) as consumer,
+    ):
+        records = [await consumer.getone() for _ in range(6)]
+        consumer.store_offsets(records[2])
+        while broker.committed.get(0) != (3, 1000):
+            await consumer.getmany(timeout_ms=20, max_records=1)
+        consumer.store_offsets(records[3])
+    assert broker.committed[0] == (4, 1000)
+    assert broker.seen(ApiKey.LEAVE_GROUP)
