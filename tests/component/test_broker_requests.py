@@ -523,21 +523,6 @@ async def test_acknowledged_records_survive_a_restart(tmp_path: Path) -> None:
             assert await end_offset(broker) == expected
 
 
-async def test_log_flush_ack_syncs_before_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[int] = []
-    real_flush = PartitionLog.flush
-
-    async def flush(log: PartitionLog) -> None:
-        await real_flush(log)
-        synced.append(log.recovery_point)
-
-    monkeypatch.setattr(PartitionLog, "flush", flush)
-    async with one_broker(tmp_path, {"log.flush": "ack"}) as broker:
-        await broker.create_topic("t")
-        assert (await produce(broker, batch())).error_code == 0
-        assert synced == [1]
-
-
 @pytest.mark.parametrize(
     "failure",
     [KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no disk"), ValueError("closed")],

@@ -131,26 +131,6 @@ async def test_a_topic_without_autoscaling_is_measured_on_request(
     assert result.unchanged_ms >= 90_000 - 10_000
 
 
-async def test_the_count_stays_while_a_broker_does_not_answer(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    assert await configure(cluster, **KEYS) == ErrorCode.NONE
-    cluster.brokers[3].answering = trio.Event()
-    assert set(await write(cluster, 1_000, 200)) == {4}
-    assert (await measured(cluster)).elapsed_ms == 0
-    cluster.brokers[3].answering.set()
-    assert 8 in await write(cluster, 1_000, 200)
-
-
-async def test_a_new_controller_reads_the_autoscaling_configs_written_before(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    assert await configure(cluster, **KEYS) == ErrorCode.NONE
-    cluster.kill_controller(1000)
-    await cluster.start_controller(1001)
-    assert 8 in await write(cluster, 1_000, 200)
-
-
 @pytest.mark.parametrize("by_hand", [False, True])
 async def test_a_topic_may_be_created_with_autoscaling(
     cluster: ControllerCluster, autojump_clock: object, by_hand: bool

@@ -81,16 +81,6 @@ async def test_a_new_address_of_a_broker_is_sent_to_all_without_an_election(
     assert [len(broker.sent(LeaderAndIsrRequest)) for broker in cluster.brokers.values()] == orders
 
 
-async def test_a_bounced_broker_counts_as_failed_and_restarted(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    old_epoch = cluster.brokers[1].sent(LeaderAndIsrRequest)[-1].broker_epoch
-    cluster.brokers[1].leave()
-    await cluster.brokers[1].register()
-    await cluster.until(lambda: cluster.brokers[1].led()["t", 0] == (1, 2))
-    assert cluster.brokers[1].sent(LeaderAndIsrRequest)[-1].broker_epoch > old_epoch
-
-
 async def test_five_created_topics_take_at_most_two_leader_and_isr_requests_to_a_broker(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
@@ -119,15 +109,6 @@ async def test_a_malformed_registration_is_logged_and_left_out(
         await cluster.start_broker(3)
         await cluster.until(lambda: live_ids(cluster, 3) == [1, 2, 3])
     assert "/brokers/ids/7: field endpoints" in caplog.text
-
-
-async def test_a_replica_whose_disk_failed_is_offline(cluster: ControllerCluster, autojump_clock: object) -> None:
-    cluster.brokers[1].errors["bad", 0] = ErrorCode.KAFKA_STORAGE_ERROR
-    assignments = [CreatableReplicaAssignment(partition_index=0, broker_ids=[1])]
-    topic = CreatableTopic(name="bad", num_partitions=-1, replication_factor=-1, assignments=assignments)
-    response = await cluster.request(CreateTopicsRequest(topics=[topic], timeout_ms=1000))
-    assert response.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
-    assert (await cluster.state("bad", 0)).leader == -1
 
 
 async def test_controlled_shutdown_checks_the_broker_epoch_and_moves_no_single_replica(

@@ -9,26 +9,13 @@ import trio
 
 from anabranch.ordered_resize.marked import LOSS_KEY
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.generated.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
 from anabranch.protocol.generated.topic_readers import TopicReadersRequest
 from anabranch.zk_schemas import paths
 from tests.support.controller.controller_cluster import ControllerCluster, FakeBroker
-from tests.support.resize.resize_rules import TOPIC, alter, configure, finished, hold_records, resized
+from tests.support.resize.resize_rules import TOPIC, configure, finished, hold_records, resized
 
 pytestmark = pytest.mark.trio
 COMPACT = {"cleanup_policy": "compact"}
-STAYS = (
-    "The topic is compacted: partitions 4, 5 stay, because they have the latest values of their keys."
-    f" {LOSS_KEY}=true removes them, and loses these values."
-)
-LOST = (
-    f"{LOSS_KEY}=true: partitions 4, 5 are removed when every group has read them. The latest values of their keys are"
-    " lost, and older values in other partitions may become visible again."
-)
 
 
 async def merged(cluster: ControllerCluster, **config: str) -> None:
@@ -39,19 +26,6 @@ async def merged(cluster: ControllerCluster, **config: str) -> None:
     hold_records(cluster, range(4, 6), 40)
     await resized(cluster, 4)
     cluster.brokers[2].groups["g"] = {(TOPIC, p): (40, -1) for p in (4, 5)}
-
-
-async def answered(cluster: ControllerCluster, count: int, *, validate_only: bool = False) -> tuple[int, str | None]:
-    result = (await cluster.request(alter(count, validate_only=validate_only))).results[0]
-    return result.error_code, result.error_message
-
-
-async def refusal_of(cluster: ControllerCluster, **config: str) -> str:
-    configs = [AlterableConfig(name=n.replace("_", "."), config_operation=0, value=v) for n, v in config.items()]
-    resource = AlterConfigsResource(resource_type=2, resource_name=TOPIC, configs=configs)
-    answer = await cluster.request(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False))
-    assert answer.responses[0].error_code == ErrorCode.INVALID_CONFIG
-    return str(answer.responses[0].error_message)
 
 
 async def stays(cluster: ControllerCluster, caplog: pytest.LogCaptureFixture, why: str) -> None:
@@ -76,33 +50,6 @@ async def test_marked_partitions_of_a_compacted_topic_stay_though_every_group_ha
     await resized(cluster, 8)
     state = await cluster.state(TOPIC, 5)
     assert state.lineage[-1].losers == {1: 2} and cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
-
-
-async def test_an_empty_marked_partition_of_a_compacted_topic_is_removed(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    """An empty marked partition has no values to lose."""
-    await configure(cluster, cleanup_policy="compact")
-    await resized(cluster, 6)
-    await resized(cluster, 4)
-    await cluster.until(lambda: finished(cluster, 4))
-
-
-async def test_the_dry_run_and_the_response_report_whether_latest_values_are_lost(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    await configure(cluster, cleanup_policy="compact")
-    assert await answered(cluster, 6, validate_only=True) == (0, None)
-    await resized(cluster, 6)
-    hold_records(cluster, range(4, 6), 40)
-    assert await answered(cluster, 4, validate_only=True) == (0, STAYS)
-    await configure(cluster, cleanup_policy="compact,delete")
-    until = STAYS.replace("stay,", "stay until the records have expired,")
-    assert await answered(cluster, 4, validate_only=True) == (0, until)
-    await configure(cluster, delete_latest_values_when_drained="true")
-    assert await answered(cluster, 4, validate_only=True) == (0, LOST)
-    await configure(cluster, delete_latest_values_when_drained="false", cleanup_policy="compact")
-    assert await answered(cluster, 4) == (0, STAYS)
 
 
 async def test_if_the_loss_is_accepted_marked_partitions_are_removed_once_every_group_has_read_them(
@@ -136,31 +83,3 @@ async def test_a_topic_that_becomes_compacted_keeps_partitions_that_are_not_drai
     assert await configure(cluster, cleanup_policy="compact") == ErrorCode.NONE
     cluster.brokers[2].answering.set()
     await stays(cluster, caplog, LATEST)
-
-
-async def test_a_topic_that_is_no_longer_compacted_is_drained_as_any_other(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    await merged(cluster, **COMPACT)
-    await stays(cluster, caplog, LATEST)
-    for policy in ("compact,delete", "delete"):
-        assert await configure(cluster, cleanup_policy=policy) == ErrorCode.NONE
-        await stays(cluster, caplog, "their records to expire")
-    assert await configure(cluster, retention_ms="-1") == ErrorCode.NONE
-    await stays(cluster, caplog, "delete.records.when.drained=true: their records never expire")
-    assert await configure(cluster, delete_records_when_drained="true") == ErrorCode.NONE
-    await cluster.until(lambda: finished(cluster, 4))
-
-
-async def test_the_loss_can_be_accepted_for_compacted_topics_only(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    why = f"{LOSS_KEY}: can only be true if the topic sets a cleanup.policy that includes compact"
-    assert why in await refusal_of(cluster, delete_latest_values_when_drained="true")
-    for policy in ("compact", "compact,delete"):
-        both = {"delete_latest_values_when_drained": "true", "cleanup_policy": policy}
-        assert await configure(cluster, **both) == ErrorCode.NONE
-    assert why in await refusal_of(cluster, cleanup_policy="delete")
-    both = {"delete_latest_values_when_drained": "false", "cleanup_policy": "delete"}
-    assert await configure(cluster, **both) == ErrorCode.NONE

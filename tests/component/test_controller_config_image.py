@@ -176,16 +176,6 @@ async def test_a_request_keeps_an_edit_without_a_notification(
     assert await config(cluster) == {"segment.ms": "9", "retention.ms": "7"}
 
 
-async def test_a_created_topic_replaces_a_config_that_was_left_behind(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    deleted = await cluster.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=5000))
-    assert deleted.responses[0].error_code == ErrorCode.NONE
-    await cluster.store.create(PATH, ConfigZnode({UNCLEAN: "true"}).encode())
-    await create(cluster, retention_ms="7")
-    assert await config(cluster) == {"retention.ms": "7"}
-
-
 async def test_a_malformed_config_is_refused_and_can_be_repaired(
     cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -201,26 +191,6 @@ async def test_a_malformed_config_is_refused_and_can_be_repaired(
     assert (await alter(cluster, "retention.ms", "7")).error_code == ErrorCode.NONE
     assert await config(cluster) == {"segment.ms": "9", "retention.ms": "7"}
     assert caplog.text.count("event=config.malformed") == 1
-
-
-async def test_a_notification_that_names_no_config_is_ignored(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    session, get = cluster.sessions[1000], cluster.sessions[1000].get
-    read: list[str] = []
-
-    async def recorded(path: str, watch: Any = None) -> Any:
-        read.append(path)
-        return await get(path, watch)
-
-    session.get = recorded  # type: ignore[method-assign]
-    change = ConfigChange("topics/..").encode()
-    await cluster.store.create(paths.CONFIG_CHANGE_PREFIX, change, sequence=True, make_parents=True)
-    await edit(cluster, retention_ms="7")
-    await notify(cluster)
-    await cluster.until(lambda: PATH in read)
-    configs = [path for path in read if path.startswith(paths.CONFIG) and not path.startswith(paths.CONFIG_CHANGES)]
-    assert set(configs) == {PATH}
 
 
 async def test_the_cluster_is_not_read_again_when_old_notifications_are_purged(

@@ -69,10 +69,3 @@ async def test_alter_configs_replaces_the_whole_config(cluster: ControllerCluste
     response = await cluster.request(alter_configs.AlterConfigsRequest(resources=[resource]))
     assert response.responses[0].error_code == ErrorCode.NONE
     assert await config(cluster, paths.topic_config("t")) == {"segment.ms": "9"}
-
-
-async def test_a_refused_change_is_answered_with_the_reason(cluster: ControllerCluster, autojump_clock: object) -> None:
-    response = await change(cluster, TOPIC, "none", ("retention.ms", SET, "1"))
-    assert (response.error_code, response.resource_name) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "none")
-    assert response.error_message
-    assert await notified(cluster) == []

@@ -96,26 +96,6 @@ async def test_the_reason_that_delays_a_drain_is_logged_once(
     await logs_next("partitions=4,5 waits_for=brokers 3 to delete their replicas")
 
 
-async def test_a_commit_does_not_count_before_the_flush_callback_returned(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    """If a periodic commit before the callback counted, the partition's deletion would release a waiting member."""
-    await marked_and_committed(cluster, ("g", 40))
-    cluster.brokers[2].positions["g"] = {(TOPIC, 5): -1}
-    await trio.sleep(10)  # virtual time: several polls
-    assert cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
-    cluster.brokers[2].positions["g"] = {(TOPIC, 5): 40}
-    await cluster.until(lambda: finished(cluster, 4))
-
-
-async def test_nothing_is_deleted_while_no_group_reads_the_topic(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    await marked_and_committed(cluster)
-    await trio.sleep(10)  # virtual time: several polls
-    assert cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
-
-
 async def test_nothing_is_deleted_while_it_is_unknown_which_topics_a_group_reads(
     cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -190,33 +170,6 @@ async def test_a_group_that_held_a_partition_is_found_at_its_new_coordinator(
     await cluster.until(lambda: cluster.brokers[1].logs[TOPIC, 4].start_offset == 40)
     await trio.sleep(2)  # virtual time: one more poll finds that the group still holds 5
     cluster.brokers[1].groups["slow"] = {**cluster.brokers[2].groups.pop("slow"), (TOPIC, 5): (40, -1)}
-    await cluster.until(lambda: finished(cluster, 4))
-
-
-async def test_a_committed_offset_of_an_earlier_incarnation_does_not_count(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    await marked_and_committed(cluster, ("g", 40))
-    cluster.brokers[2].groups["g"][TOPIC, 5] = (40, 1)
-    await trio.sleep(10)  # virtual time: several polls
-    assert cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
-
-
-async def test_nothing_is_deleted_while_a_coordinator_is_unavailable(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    """The positions of a coordinator's groups are unknown while the coordinator does not respond."""
-    await cluster.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[3]}}')
-    await cluster.until(lambda: ("__consumer_offsets", 0) in cluster.brokers[3].led())
-    assert await configure(cluster, delete_records_when_drained="true") == ErrorCode.NONE
-    await resized(cluster, 6)
-    hold_records(cluster, range(4, 6), 40)
-    await resized(cluster, 4)
-    cluster.brokers[2].groups["g"] = {(TOPIC, p): (40, -1) for p in (4, 5)}
-    cluster.brokers[3].leave()
-    await trio.sleep(10)  # virtual time: several polls
-    assert cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
-    await cluster.brokers[3].register()
     await cluster.until(lambda: finished(cluster, 4))
 
 
@@ -346,43 +299,6 @@ async def test_a_warning_names_awaited_records_that_are_about_to_expire(
     assert await warned(cluster, caplog, offsets | {1: 40}, late) == ["0 group=g read=30 expires_before=40"]
 
 
-async def test_the_warning_covers_a_marked_partition_up_to_its_end(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Partitions 4 and 5 are merged into 0 and 1. 4 and 5 still wait for records of 0 and 1 from before the split."""
-    await resized(cluster, 6)
-    hold_records(cluster, range(4, 6), 100)
-    await resized(cluster, 4)
-    log = Log(100, 100, 10, offset_of_time=-1, epoch_ends={0: 50})
-    assert await warned(cluster, caplog, {0: 50, 1: 49, 2: 0, 3: 0, 4: 99, 5: 100}, log) == [
-        "1 group=g read=49 expires_before=50",
-        "4 group=g read=99 expires_before=100",
-    ]
-
-
-async def test_after_two_splits_the_warning_covers_records_up_to_the_later_one(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Partition 4 was split off partition 0 at the end of one epoch, and partition 8 at the end of a later epoch."""
-    await resized(cluster, 5)
-    await resized(cluster, 9)
-    second = (await cluster.state(TOPIC, 8)).lineage[0].losers[0]
-    log = Log(100, 100, 10, offset_of_time=90, epoch_ends={0: 50, second: 70})
-    assert second > 0
-    assert "0 group=g read=30 expires_before=70" in await warned(cluster, caplog, {0: 30, 4: 100}, log)
-    assert "0 group=g read=60 expires_before=70" in await warned(cluster, caplog, {0: 60, 4: 100}, log)
-    assert await warned(cluster, caplog, {0: 70, 4: 100}, log) == []
-
-
-async def test_no_warning_is_given_without_ordered_delivery(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert await configure(cluster, enable_ordered_delivery="false") == ErrorCode.NONE
-    await resized(cluster, 6)
-    log = Log(100, 100, 10, offset_of_time=60, epoch_ends={0: 50})
-    assert await warned(cluster, caplog, dict.fromkeys(range(6), 30), log) == []
-
-
 async def test_steps_and_unfinished_resizes_are_counted_for_prometheus(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
@@ -424,31 +340,6 @@ async def test_an_expired_partition_is_removed_once_its_live_owner_has_processed
     assert sorted((await cluster.topic(TOPIC)).partitions) == list(range(6))
     assert logged(caplog)[-1] == "partitions=5 group=g read=39 end=40 waits_for=its flush callback"
     group.positions["g"][TOPIC, 5] = 40
-    await cluster.until(lambda: finished(cluster, 4))
-
-
-async def test_the_removal_of_an_expired_partition_waits_for_the_end_of_a_rebalance(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    """The positions of the group's members are unknown during a rebalance."""
-    group = cluster.brokers[2]
-    group.groups["g"] = {(TOPIC, 5): (7, -1)}
-    group.rebalancing.add("g")
-    await expired(cluster)
-    await trio.sleep(10)  # virtual time: several polls
-    assert sorted((await cluster.topic(TOPIC)).partitions) == list(range(6))
-    group.rebalancing.clear()
-    await cluster.until(lambda: finished(cluster, 4))
-
-
-async def test_the_removal_of_an_expired_partition_waits_for_no_group_without_members(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    group = cluster.brokers[2]
-    group.groups["g"] = {(TOPIC, 5): (7, -1)}
-    group.groups["elsewhere"], group.topics["elsewhere"] = {}, {"other"}
-    group.positions["elsewhere"] = {(TOPIC, 5): 3}
-    await expired(cluster)
     await cluster.until(lambda: finished(cluster, 4))
 
 

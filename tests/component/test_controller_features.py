@@ -109,24 +109,6 @@ async def older_cluster(cluster: ControllerCluster, *supported: Mapping[str, Ver
     return brokers
 
 
-# ---------------------------------------------------------------- the first start
-
-
-async def test_a_new_cluster_starts_with_everything_finalized(cluster: ControllerCluster) -> None:
-    await start(cluster, SUPPORTED, SUPPORTED)
-    assert await levels(cluster) == HIGHEST
-
-
-async def test_a_cluster_with_topics_and_without_features_is_disabled_until_the_first_update(
-    cluster: ControllerCluster,
-) -> None:
-    await older_cluster(cluster, SUPPORTED)
-    assert await finalized(cluster) == Features(FeaturesStatus.DISABLED)
-    assert codes(await ask(cluster, {GROUP_COORDINATOR: 1})) == {GROUP_COORDINATOR: ErrorCode.NONE}
-    assert (await finalized(cluster)).status is FeaturesStatus.ENABLED
-    assert await levels(cluster) == {GROUP_COORDINATOR: 1}
-
-
 # ---------------------------------------------------------------- updates
 
 
@@ -271,9 +253,6 @@ async def test_an_update_is_refused_for_a_broker_that_registers_meanwhile(cluste
     response = await ask(cluster, {GROUP_COORDINATOR: 1})
     assert codes(response) == {GROUP_COORDINATOR: ErrorCode.FEATURE_UPDATE_FAILED}
     assert await levels(cluster) == {}
-
-
-# ---------------------------------------------------------------- minimum levels
 
 
 async def test_the_minimum_level_rises_once_no_broker_supports_the_old_level(cluster: ControllerCluster) -> None:

@@ -82,39 +82,8 @@ async def test_two_edits_in_a_row_are_both_undone(
 # ---------------------------------------------------------------- states
 
 
-async def test_a_state_that_cannot_be_read_holds_resizes_until_it_is_repaired(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    """A new state would be another incarnation of the partition, and its log would be deleted."""
-    path = paths.partition_state(TOPIC, 2)
-    intact = (await cluster.store.get(path)).data
-    cluster.kill_controller(1000)
-    cluster.zk.end_session(cluster.sessions[1000].session_id)
-    await cluster.store.set(path, b'{"leader":1}')
-    await cluster.start_controller(1001)
-    result = (await cluster.request(alter(8))).results[0]
-    assert result.error_code == ErrorCode.POLICY_VIOLATION
-    assert result.error_message == "The state of partition 2 cannot be read: see the controller's log."
-    await cluster.store.set(path, b'{"leader":2}')
-    await cluster.store.set(path, intact)
-    await cluster.until(lambda: _accepts(cluster, 8))
-    await cluster.until(lambda: finished(cluster, 8))
-
-
 async def _accepts(cluster: ControllerCluster, count: int) -> bool:
     return bool((await cluster.request(alter(count))).results[0].error_code == ErrorCode.NONE)
-
-
-async def test_a_deleted_partition_state_is_not_created_again(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    cluster.kill_controller(1000)
-    cluster.zk.end_session(cluster.sessions[1000].session_id)
-    await cluster.store.delete(paths.partition_state(TOPIC, 2))
-    await cluster.start_controller(1001)
-    result = (await cluster.request(alter(8))).results[0]
-    assert result.error_message == "The state of partition 2 cannot be read: see the controller's log."
-    assert await cluster.store.exists(paths.partition_state(TOPIC, 2)) is None
 
 
 async def test_a_topic_that_cannot_be_read_is_not_answered_as_unknown(

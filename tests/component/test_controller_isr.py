@@ -59,21 +59,3 @@ async def test_a_new_isr_is_written_and_sent_by_update_metadata_only(
 
     await cluster.until(sent)
     assert {id: len(broker.sent(LeaderAndIsrRequest)) for id, broker in cluster.brokers.items()} == orders
-
-
-async def test_a_leader_that_proposes_the_isr_without_itself_is_replaced(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    """A leader whose disk is full resigns in this way (docs/adr/0025)."""
-    answer = await ask(cluster, [2, 3])
-    assert (answer.error_code, answer.leader_id, answer.leader_epoch) == (ErrorCode.NONE, 2, 1)
-    state = await cluster.state("t", 0)
-    assert (state.leader, state.leader_epoch, state.isr) == (2, 1, [2, 3])
-
-    def sent() -> bool:
-        orders = [broker.sent(LeaderAndIsrRequest)[-1].topic_states for broker in cluster.brokers.values()]
-        return all(order and order[0].partition_states[0].leader == 2 for order in orders)
-
-    await cluster.until(sent)
-    again = await ask(cluster, [2, 3])
-    assert again.error_code == ErrorCode.FENCED_LEADER_EPOCH

@@ -137,20 +137,6 @@ async def test_a_cancel_during_the_write_of_a_gainer_is_judged_after_the_write(
     assert (await lineages(cluster, (0,)))[0] == (LineageEntry(2, {4: 0}),)
 
 
-async def test_a_request_for_a_cancelled_count_is_queued_as_a_new_resize(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    """A cancel moves no keys, so a request for the cancelled count is a new resize, not another cancel."""
-    await begun(cluster, 6)
-    await ask(cluster, 4)
-    await queued(cluster, 6)
-    assert await counts(cluster) == (4, 2, 4, 6)
-    release(cluster)
-    await cluster.until(lambda: finished(cluster, 6))
-    assert await counts(cluster) == (6, 3, 4, None)
-    assert await lineages(cluster, (4, 5)) == {4: (LineageEntry(0, {0: 2}),), 5: (LineageEntry(0, {1: 2}),)}
-
-
 async def test_draining_partitions_still_drain_after_a_cancel(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
@@ -232,42 +218,6 @@ async def test_of_two_concurrent_requests_the_second_is_queued(
     assert {count: answer.error_code for count, answer in answers.items()} == {6: 0, 9: 0}
     await cluster.until(lambda: finished(cluster, 9))
     assert await counts(cluster) == (9, 2, 6, None)
-
-
-async def test_a_dry_run_names_the_resize_in_progress_and_the_queued_and_replaced_counts(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    async def dry(count: int) -> str:
-        return str((await cluster.request(alter(count, validate_only=True))).results[0].error_message)
-
-    await begun(cluster, 6)
-    progress = "a resize from 4 to 6 partitions is in progress; "
-    assert (await dry(9)).startswith(progress)
-    assert (await dry(9)).endswith("; the resize to 9 partitions would be queued")
-    assert (await dry(4)).endswith("; the resize to 6 partitions would be cancelled")
-    await queued(cluster, 9)
-    for count, effect in (
-        (12, "the resize to 12 partitions would be queued in place of the queued resize to 9"),
-        (9, "the resize to 9 partitions is queued already"),
-        (6, "the queued resize to 9 partitions would be cancelled"),
-        (4, "the resize to 6 partitions would be cancelled, and the queued resize to 9 partitions"),
-    ):
-        message = await dry(count)
-        assert message.startswith(progress) and message.endswith(f"; the resize to 9 partitions is queued; {effect}")
-    assert await counts(cluster) == (6, 1, 4, 9)
-    release(cluster)
-
-
-async def test_replicas_cannot_be_given_for_a_resize_that_has_to_wait(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    """The queue keeps only a count."""
-    await begun(cluster, 6)
-    result = (await cluster.request(placed(7, 1, [3, 2, 1]))).results[0]
-    assert result.error_code == ErrorCode.POLICY_VIOLATION
-    assert "Only a count can be queued: send the request without replica assignments" in result.error_message
-    assert await counts(cluster) == (6, 1, 4, None)
-    release(cluster)
 
 
 async def test_a_queued_count_is_carried_out_by_the_next_controller(

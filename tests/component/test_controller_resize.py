@@ -33,12 +33,10 @@ from tests.support.resize.resize_states import (
     begun,
     counts,
     epochs,
-    is_settled,
     layouts,
     lineages,
     release,
     silence,
-    vacate,
 )
 
 pytestmark = pytest.mark.trio
@@ -216,53 +214,3 @@ async def test_an_edit_by_hand_splits_and_merges(cluster: ControllerCluster, aut
     await edit(cluster, undeleted_partition_count=8)
     await cluster.until(lambda: finished(cluster, 8))
     assert await counts(cluster) == (8, 3, 4, None)
-
-
-async def is_wanted(cluster: ControllerCluster, count: int | None) -> bool:
-    return (await counts(cluster))[3] == count
-
-
-async def test_a_malformed_edit_is_undone(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
-) -> None:
-    await resized(cluster, 6)
-    before = await cluster.topic(TOPIC)
-    await edit(cluster, partitions={"0": "one"})
-    await cluster.until(lambda: "event=topic.edit_undone" in caplog.text)
-    await cluster.until(lambda: _is_topic(cluster, before))
-    assert await finished(cluster, 6)
-
-
-async def _is_topic(cluster: ControllerCluster, expected: object) -> bool:
-    return await cluster.topic(TOPIC) == expected
-
-
-@pytest.mark.parametrize("before", [(), (5,)], ids=["never-resized", "grown"])
-async def test_partitions_assigned_without_an_active_controller_become_a_queued_count(
-    cluster: ControllerCluster, autojump_clock: object, before: tuple[int, ...], caplog: pytest.LogCaptureFixture
-) -> None:
-    """A resize needs responses of leaders. A new controller has none yet, so it queues the count."""
-    for count in before:
-        await resized(cluster, count)
-    known = await cluster.topic(TOPIC)
-    vacate(cluster)
-    partitions = {str(index): known.partitions.get(index, list(BROKERS)) for index in range(6)}
-    await edit(cluster, partitions=partitions, undeleted_partition_count=6)
-    await cluster.start_controller(1001)
-    await cluster.until(lambda: finished(cluster, 6))
-    assert await counts(cluster) == (6, known.layout_version + 1, len(known.partitions), None)
-    line = "event=topic.edit_taken_in_part path=/brokers/topics/t reason=The resize to 6 partitions is queued."
-    assert line in caplog.text
-
-
-async def test_partitions_assigned_while_a_resize_is_unfinished_become_a_queued_count(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
-) -> None:
-    await begun(cluster, 6)
-    known = (await cluster.topic(TOPIC)).partitions
-    await edit(cluster, partitions={str(index): known.get(index, list(BROKERS)) for index in range(7)})
-    await cluster.until(lambda: is_wanted(cluster, 7))
-    assert await counts(cluster) == (6, 1, 4, 7) and len((await cluster.topic(TOPIC)).partitions) == 6
-    assert "The resize to 7 partitions is queued. The assigned replicas are not used" in caplog.text
-    release(cluster)
-    await cluster.until(lambda: is_settled(cluster, 7, 2, 6, None))

@@ -68,20 +68,6 @@ async def test_leaders_of_split_partitions_hold_records_that_a_group_has_not_rea
     assert await retained(cluster) == {}
 
 
-async def test_holds_are_sent_again_in_each_round(cluster: ControllerCluster, autojump_clock: object) -> None:
-    """A order ends unless it is sent again."""
-    await split(cluster, slow=30)
-    for _ in range(5):
-        assert await retained(cluster, 1) == {0: {(30, "slow")}, 1: {(30, "slow")}}
-
-
-async def test_a_deleted_group_holds_nothing(cluster: ControllerCluster, autojump_clock: object) -> None:
-    await split(cluster, slow=30)
-    assert await retained(cluster)
-    del cluster.brokers[2].groups["slow"]
-    assert await retained(cluster) == {}
-
-
 async def test_everything_is_held_while_a_coordinator_does_not_answer(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
@@ -93,19 +79,6 @@ async def test_everything_is_held_while_a_coordinator_does_not_answer(
     assert await retained(cluster) == {}
 
 
-async def test_a_group_in_its_first_rebalance_holds_everything(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    await split(cluster, done=READ)
-    broker = cluster.brokers[3]
-    broker.groups["new"] = {}
-    broker.rebalancing.add("new")
-    assert await retained(cluster) == {0: {(0, "")}, 1: {(0, "")}}
-    broker.rebalancing.clear()
-    broker.groups["new"] = {(TOPIC, index): (20, -1) for index in range(6)}
-    assert await retained(cluster) == {0: {(20, "new")}, 1: {(20, "new")}}
-
-
 async def test_everything_is_held_while_a_leader_does_not_report_its_offsets(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
@@ -115,16 +88,6 @@ async def test_everything_is_held_while_a_leader_does_not_report_its_offsets(
     assert await retained(cluster) == {0: {(0, "")}}
     leader.errors.clear()
     assert await retained(cluster) == {}
-
-
-async def test_all_unread_records_are_held_while_the_end_of_an_epoch_is_unknown(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    """The leader returns the end of an epoch only after the ISR has followed the leader."""
-    await split(cluster, g=READ)
-    for broker in cluster.brokers.values():
-        broker.logs[TOPIC, 0] = Log(100, 100, 10, offset_of_time=60)
-    assert await retained(cluster) == {0: {(READ, "g")}}
 
 
 async def test_the_next_controller_sends_the_holds_again(cluster: ControllerCluster, autojump_clock: object) -> None:
@@ -146,20 +109,6 @@ async def test_another_leader_gets_the_hold_in_its_own_epoch(
     after = await cluster.state(TOPIC, 0)
     assert after.leader != before.leader and after.leader_epoch > before.leader_epoch
     assert (await retained(cluster))[0] == {(30, "slow")}
-
-
-async def test_no_hold_is_sent_where_retention_does_not_wait(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    await split(cluster, slow=30)
-    assert await configure(cluster, ordered_delivery_retention_waits="false") == ErrorCode.NONE
-    assert await retained(cluster) == {}
-
-
-async def test_a_marked_partition_is_held_as_a_whole(cluster: ControllerCluster, autojump_clock: object) -> None:
-    await split(cluster, slow=READ)
-    await resized(cluster, 4)
-    assert await retained(cluster) == {4: {(READ, "slow")}, 5: {(READ, "slow")}}
 
 
 async def test_a_warning_comes_before_the_bound_ends(

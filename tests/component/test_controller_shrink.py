@@ -10,7 +10,6 @@ from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, Dele
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.list_offsets import ListOffsetsRequest
 from anabranch.protocol.generated.stop_replica import StopReplicaRequest
-from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.partition_state import PartitionLayout
 from tests.support.controller.controller_cluster import ControllerCluster, FakeBroker
 from tests.support.resize.resize_rules import TOPIC, alter, configure, finished, hold_records, is_gone, led_by, resized
@@ -143,61 +142,6 @@ async def _is_leaving(cluster: ControllerCluster, partition: int) -> bool:
 # ---------------------------------------------------------------- removal
 
 
-async def test_a_partition_created_again_continues_above_its_last_epoch_as_another_incarnation(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    """Hole 20, KAFKA-12257: users of the old incarnation are fenced. Every replica begins at the old log's end."""
-    await resized(cluster, 5)
-    first = await cluster.store.get(paths.partition_state(TOPIC, 4))
-    hold_records(cluster, range(4, 5), 40, 40)
-    await cluster.request(alter(4))
-    await cluster.until(lambda: finished(cluster, 4))
-    removed = (await cluster.topic(TOPIC)).last_leader_epochs[4]
-    await resized(cluster, 5)
-    again = await cluster.store.get(paths.partition_state(TOPIC, 4))
-    assert again.czxid > first.czxid
-    assert (await cluster.state(TOPIC, 4)).leader_epoch == removed + 1
-    assert _bases_sent(cluster, 4, again.czxid) == {40}
-
-
-def _bases_sent(cluster: ControllerCluster, partition: int, incarnation: int) -> set[int]:
-    return {
-        state.base_offset
-        for broker in cluster.brokers.values()
-        for request in broker.sent(LeaderAndIsrRequest)
-        for topic in request.topic_states
-        for state in topic.partition_states
-        if (state.partition_index, state.incarnation) == (partition, incarnation)
-    }
-
-
-async def test_the_recorded_end_is_the_highest_one_and_never_falls(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    """Transaction markers may follow the leader's reported end. A broker that deleted its log forgets the end."""
-    await resized(cluster, 5)
-    hold_records(cluster, range(4, 5), 40, 40)
-    await resized(cluster, 4)
-    await cluster.until(lambda: finished(cluster, 4))
-    assert (await cluster.topic(TOPIC)).last_offsets == {4: 40}
-    await resized(cluster, 5)
-    hold_records(cluster, range(4, 5), 50)
-    await resized(cluster, 4)
-    silence(cluster, 1, 2, 3)
-    hold_records(cluster, range(4, 5), 50, 50)
-    release(cluster)
-    for broker in cluster.brokers.values():
-        broker.forgets_ends = broker.id != 3
-    cluster.brokers[3].logs[TOPIC, 4].end_offset = 52
-    await cluster.until(lambda: finished(cluster, 4))
-    assert (await cluster.topic(TOPIC)).last_offsets == {4: 52}
-    await resized(cluster, 5)
-    hold_records(cluster, range(4, 5), 3, 3)
-    await resized(cluster, 4)
-    await cluster.until(lambda: finished(cluster, 4))
-    assert (await cluster.topic(TOPIC)).last_offsets == {4: 52}
-
-
 async def test_the_next_controller_completes_a_removal(cluster: ControllerCluster, autojump_clock: object) -> None:
     """The end is stored before. No znode lists the deleted replicas, so the next controller asks all replicas again."""
     await resized(cluster, 5)
@@ -215,23 +159,6 @@ async def test_the_next_controller_completes_a_removal(cluster: ControllerCluste
     await cluster.start_controller(1001)
     await cluster.until(lambda: finished(cluster, 4))
     assert (await cluster.topic(TOPIC)).last_offsets == {4: 40}
-
-
-async def test_a_replica_whose_broker_is_away_delays_the_removal(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    await resized(cluster, 5)
-    hold_records(cluster, range(4, 5), 40)
-    await resized(cluster, 4)
-    cluster.brokers[3].leave()
-    hold_records(cluster, range(4, 5), 40, 40)
-    await cluster.until(lambda: _is_leaving(cluster, 4))
-    await trio.sleep(5)  # virtual time: longer than any wait
-    assert len((await cluster.topic(TOPIC)).partitions) == 5
-    for broker in (1, 2):
-        assert cluster.brokers[broker].metadata()[TOPIC, 4] < 0, "it has no leader any more"
-    await cluster.brokers[3].register()
-    await cluster.until(lambda: finished(cluster, 4))
 
 
 async def test_an_end_reported_while_the_topic_is_being_deleted_begins_no_removal(

@@ -12,7 +12,7 @@ from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.zk_schemas import paths
 from tests.support.controller.controller_cluster import ControllerCluster
-from tests.support.resize.resize_rules import TOPIC, alter, edit, finished, hold_records, led_by, resized
+from tests.support.resize.resize_rules import TOPIC, alter, edit, finished, led_by, resized
 from tests.support.resize.resize_states import begun, release, vacate
 
 pytestmark = pytest.mark.trio
@@ -79,13 +79,6 @@ async def test_a_state_that_contradicts_the_topic_freezes_it_until_it_is_repaire
     await repaired(cluster, 5, intact, 8)
 
 
-async def draining(cluster: ControllerCluster) -> None:
-    """Close partitions 4 and 5 of the topic, with unread records."""
-    await resized(cluster, 6)
-    hold_records(cluster, range(4, 6), 40)
-    await resized(cluster, 4)
-
-
 async def test_an_edit_under_an_active_controller_is_found_by_its_next_write_and_stops_the_resize(
     cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -124,19 +117,6 @@ async def test_a_frozen_topic_is_still_served(cluster: ControllerCluster, autoju
     assert initial_counts_sent(cluster) == {4}
 
 
-async def test_no_partition_of_a_frozen_topic_is_removed(cluster: ControllerCluster, autojump_clock: object) -> None:
-    await resized(cluster, 6)
-    hold_records(cluster, range(4, 6), 40)
-    await resized(cluster, 4)
-    intact = await edited_unseen(cluster, 2, initial_partition_count=2)
-    hold_records(cluster, range(4, 6), 40, 40)
-    await trio.sleep(20)  # virtual time: longer than any wait
-    assert len((await cluster.topic(TOPIC)).partitions) == 6
-    assert not (await cluster.state(TOPIC, 5)).being_removed
-    await cluster.store.set(paths.partition_state(TOPIC, 2), intact)
-    await cluster.until(lambda: finished(cluster, 4))
-
-
 async def test_a_deleted_state_of_a_topic_that_was_never_resized_is_not_created_again(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
@@ -148,27 +128,6 @@ async def test_a_deleted_state_of_a_topic_that_was_never_resized_is_not_created_
     assert await cluster.store.exists(paths.partition_state(TOPIC, 2)) is None
     result = (await cluster.request(alter(8))).results[0]
     assert result.error_message == "The state of partition 2 cannot be read: see the controller's log."
-
-
-@pytest.mark.parametrize(
-    ("partition", "why"),
-    [
-        (2, "undeleted_partition_count counts it, but it has no state."),
-        (5, "it has no state, but its resize is over by finished_layout_version 1."),
-    ],
-    ids=["moved nothing", "gained keys"],
-)
-async def test_a_partition_znode_deleted_from_a_resized_topic_freezes_it(
-    cluster: ControllerCluster, autojump_clock: object, partition: int, why: str
-) -> None:
-    await resized(cluster, 6)
-    vacate(cluster)
-    await cluster.store.delete(paths.partition_state(TOPIC, partition))
-    await cluster.store.delete(paths.partition(TOPIC, partition))
-    await succeeded(cluster)
-    assert await why_frozen(cluster) == f"partition {partition}: {why}"
-    await trio.sleep(5)  # virtual time: longer than any wait
-    assert await cluster.store.exists(paths.partition_state(TOPIC, partition)) is None
 
 
 # ---------------------------------------------------------------- states that cannot be read
@@ -189,34 +148,6 @@ async def test_a_state_that_no_controller_can_read_holds_resizes_until_it_is_rep
     assert f"znode {path}: not JSON" in caplog.text
     assert "partition 2 cannot be read" in (await cluster.request(alter(8))).results[0].error_message
     await repaired(cluster, 2, intact, 8)
-
-
-@pytest.mark.parametrize("partition", [0, 5])
-async def test_a_deleted_state_leaves_the_topic_znode_as_it_was(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture, partition: int
-) -> None:
-    """A marked partition stays assigned too, because no other partition has the marked partition's unread records."""
-    await draining(cluster)
-    topic, path = await cluster.topic(TOPIC), paths.partition_state(TOPIC, partition)
-    vacate(cluster)
-    await cluster.store.delete(path)
-    await succeeded(cluster)
-    assert f"event=partition_state.lost path={path}" in caplog.text
-    assert await cluster.topic(TOPIC) == topic
-    assert await cluster.store.exists(path) is None
-
-
-async def test_no_state_is_created_again_when_all_were_deleted(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    await cluster.until(lambda: exists(cluster, paths.partition_state(TOPIC, 3)))
-    vacate(cluster)
-    states = [paths.partition_state(TOPIC, index) for index in range(4)]
-    for path in states:
-        await cluster.store.delete(path)
-    await succeeded(cluster)
-    await cluster.request(alter(6))
-    assert not any([await exists(cluster, path) for path in states])
 
 
 async def exists(cluster: ControllerCluster, path: str) -> bool:

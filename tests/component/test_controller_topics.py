@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 import trio
 
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.generated.create_partitions import (
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-)
 from anabranch.protocol.generated.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -99,28 +93,6 @@ async def test_a_topic_written_by_hand_comes_online_and_is_completed(
     assert topic.topic_id != NO_ID
     assert not topic.absent
     assert topic.extra == {"note": "kept"}
-
-
-async def test_a_malformed_topic_is_logged_with_path_and_field_and_others_are_created(
-    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture, autojump_clock: object
-) -> None:
-    with caplog.at_level(logging.ERROR):
-        await cluster.store.create(paths.topic("broken"), b'{"partitions":{"0":"one"}}')
-        await create(cluster, "sound")
-    assert any("/brokers/topics/broken: field partitions.0" in record.message for record in caplog.records)
-
-
-async def test_create_partitions_splits_the_topic(cluster: ControllerCluster, autojump_clock: object) -> None:
-    before = await create(cluster, "t", 2)
-    request = CreatePartitionsRequest(
-        topics=[CreatePartitionsTopic(name="t", count=5, assignments=None)], timeout_ms=30_000
-    )
-    assert (await cluster.request(request)).results[0].error_code == ErrorCode.NONE
-    after = await cluster.topic("t")
-    assert len(after.partitions) == after.undeleted_partition_count == 5
-    assert (after.initial_partition_count, after.layout_version) == (2, 1)
-    assert after.topic_id == before.topic_id
-    assert {index for name, index in cluster.brokers[1].metadata()} == set(range(5))
 
 
 async def test_a_deleted_topic_is_gone_everywhere_and_its_successor_has_another_id(

@@ -35,11 +35,6 @@ from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, Fet
 from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
 from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from anabranch.protocol.generated.stop_replica import (
-    StopReplicaPartitionState,
-    StopReplicaRequest,
-    StopReplicaTopicState,
-)
 from anabranch.runtime import decoded_requests, pauses
 from anabranch.runtime.channel import Channel
 from tests.support.broker.broker_harness import DEADLINE_S, one_broker
@@ -293,51 +288,6 @@ async def test_an_update_metadata_is_given_up_when_a_newer_controller_appears(
         assert answered.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
         answer = await broker.request(MetadataRequest(topics=None))
         assert [found.leader_epoch for found in answer.topics[0].partitions] == [0] * MANY
-
-
-async def test_a_large_leader_and_isr_lets_other_tasks_run_between_partitions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
-) -> None:
-    """The broker may create a log, or write a checkpoint of leader epochs, for each partition."""
-    apply = ReplicaManager.apply
-
-    def counted(replicas: ReplicaManager, *arguments: Any) -> ErrorCode:
-        probe.step()
-        return apply(replicas, *arguments)
-
-    monkeypatch.setattr(ReplicaManager, "apply", counted)
-    async with one_broker(tmp_path) as broker:
-        for leader_epoch in (0, 1):
-            await broker.create_topic("t", MANY, leader_epoch=leader_epoch)
-    assert (probe.steps, probe.most_steps) == (2 * MANY, 1)
-
-
-async def test_a_large_stop_replica_ends_when_a_newer_controller_appears(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
-) -> None:
-    stop = ReplicaManager.stop
-    async with one_broker(tmp_path) as broker:
-        await broker.create_topic("t", MANY)
-
-        def counted(replicas: ReplicaManager, topic: str, state: StopReplicaPartitionState) -> Any:
-            probe.step()
-            if state.partition_index == 2:
-                replicas.check_controller(broker.controller_epoch + 1)
-            return stop(replicas, topic, state)
-
-        monkeypatch.setattr(ReplicaManager, "stop", counted)
-        states = [
-            StopReplicaPartitionState(partition_index=index, leader_epoch=1, delete_partition=True)
-            for index in range(MANY)
-        ]
-        order = StopReplicaRequest(
-            controller_id=1000,
-            controller_epoch=broker.controller_epoch,
-            topic_states=[StopReplicaTopicState(topic_name="t", partition_states=states)],
-        )
-        codes = [error.error_code for error in (await broker.request(order)).partition_errors]
-        assert codes == [ErrorCode.NONE] * 3 + [ErrorCode.STALE_CONTROLLER_EPOCH] * (MANY - 3)
-        assert (probe.steps, probe.most_steps) == (3, 1)
 
 
 async def test_large_messages_are_decoded_and_encoded_in_slices(

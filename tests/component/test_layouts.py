@@ -72,18 +72,6 @@ async def test_the_layout_never_changes_without_the_leader_epoch(broker: Broker)
     assert (await broker.produce(1, GROWN)).error_code == 0
 
 
-async def test_each_layout_is_kept_on_disk_and_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    zk = FakeZk()
-    async with broker_of(tmp_path, monkeypatch, zk) as broker:
-        await broker.has(FIRST, 1, epoch=1)
-        await broker.has(GROWN, 1, epoch=2)
-    checkpoint = tmp_path / "t-1" / "partition-count-checkpoint"
-    assert checkpoint.read_text() == "0\n2\n0 4 4 0\n2 4 6 1\n"
-    async with broker_of(tmp_path, monkeypatch, zk, led=(0, 2, 3)) as broker:
-        await broker.has(SHRUNK, 1, epoch=5)
-    assert checkpoint.read_text() == "0\n3\n0 4 4 0\n2 4 6 1\n5 4 4 2\n"
-
-
 @pytest.mark.parametrize("damage", [None, b"", b"version: 0\ntopic_id: ?\n"], ids=["missing", "empty", "malformed"])
 async def test_a_log_that_lost_its_metadata_file_is_kept_when_the_topic_gets_another_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes | None
@@ -317,15 +305,6 @@ async def test_hole_29_the_brokers_default_applies_to_a_topic_without_the_config
         await broker.has(GROWN, 1, epoch=1)
         assert (await broker.produce(1, UNTAGGED, keyed(None))).error_code == ErrorCode.POLICY_VIOLATION
         assert (await broker.produce(2, UNTAGGED, keyed(None))).error_code == 0
-
-
-async def test_without_ordered_delivery_nothing_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    zk = FakeZk()
-    async with broker_of(tmp_path, monkeypatch, zk) as broker:
-        await broker.configure(zk, enable_ordered_delivery="false")
-        await broker.has(GROWN, 1, epoch=1)
-        for layout in (FIRST, UNTAGGED):
-            assert (await broker.produce(1, layout, keyed(key_of(5, 6)))).error_code == 0
 
 
 @pytest.mark.parametrize("settled", [True, False])

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import trio
 
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
-from anabranch.protocol.generated.stop_replica import StopReplicaRequest
-from tests.component.test_controller_resize_crashes import kill_active
 from tests.support.controller.controller_cluster import ControllerCluster, Log
 from tests.support.resize.resize_rules import TOPIC, edit, finished, hold_records, resized
 
@@ -82,27 +79,6 @@ async def test_the_recorded_end_never_falls(cluster: ControllerCluster, autojump
     assert (await cluster.topic(TOPIC)).last_offsets == {4: 40}
     await removed(cluster, 55)
     assert (await cluster.topic(TOPIC)).last_offsets == {4: 55}
-
-
-async def test_a_removal_that_another_controller_completes_keeps_the_end(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    await cluster.start_controller(1001)
-    await resized(cluster, 5)
-    hold_records(cluster, range(4, 5), 40)
-    killed = trio.Event()
-
-    def kill_at_the_first(_broker: object, request: object) -> None:
-        if isinstance(request, StopReplicaRequest) and not killed.is_set():
-            killed.set()
-            kill_active(cluster)
-
-    cluster.received = kill_at_the_first
-    await resized(cluster, 4)
-    hold_records(cluster, range(4, 5), 40, 40)
-    await cluster.until(lambda: finished(cluster, 4), within_s=120)
-    assert killed.is_set()
-    assert (await cluster.topic(TOPIC)).last_offsets == {4: 40}
 
 
 @pytest.mark.parametrize("changes", [{"last_offsets": {"4": 3}}, {"last_offsets": {"4": 40, "9": 1}}])

@@ -222,19 +222,6 @@ async def test_only_a_leader_in_a_higher_epoch_answers_the_end_of_an_epoch(broke
     assert await epoch_end(broker, 0, current_leader_epoch=1) == FENCED
 
 
-@pytest.mark.parametrize("layout", [SHRUNK, GROWN_AGAIN], ids=["closed", "revived"])
-async def test_the_end_of_an_earlier_layout_waits_until_the_isr_has_followed(
-    broker: Broker, layout: tuple[int, int]
-) -> None:
-    """An earlier leader that was cut off may lead next, and bring back records that only it appended."""
-    partition = await closed(broker)
-    await broker.has(layout, 5, epoch=2)
-    partition.isr, partition.progress = (1, OTHER_BROKER), {OTHER_BROKER: ReplicaProgress()}
-    assert await epoch_end(broker, 0) == ErrorCode.OFFSET_NOT_AVAILABLE
-    partition.follower_fetched(OTHER_BROKER, 0, 0, 0)
-    assert await epoch_end(broker, 0) == (0, 2)
-
-
 # ---------------------------------------------------------------- DeleteRecords
 
 

@@ -149,17 +149,6 @@ async def test_a_batch_with_a_fault_is_not_waited_for(broker: Broker, fault: str
     assert (await broker.produce(5, UNTAGGED, numbered(1))).error_code == 0
 
 
-async def test_batches_behind_one_that_the_leader_refuses_permanently_are_not_delayed(broker: Broker) -> None:
-    too_large = build_batch([(key_of(5, 8), b"v" * 2_000_000, (), 1_000)])
-    await be_client(broker, "apache-kafka-java")
-    await announce(broker, refreshes=True)
-    for batch in (too_large, numbered(1)):
-        assert (await broker.produce(5, UNTAGGED, batch)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    await broker.has(DOUBLED, 5, epoch=0)
-    assert (await broker.produce(5, UNTAGGED, too_large)).error_code == ErrorCode.MESSAGE_TOO_LARGE
-    assert (await broker.produce(5, UNTAGGED, numbered(2))).error_code == 0
-
-
 @pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.GZIP])
 async def test_order_is_kept_too_where_the_broker_sets_the_timestamps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: CompressionType

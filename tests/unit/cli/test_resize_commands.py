@@ -9,93 +9,12 @@ from typing import Any
 import anyio
 import pytest
 
-from anabranch import ErrorCode, KafkaError, KafkaTimeoutError, TopicPartition
-from anabranch.client.admin.types import MemberDescription, ResizeGoal
+from anabranch import ErrorCode, KafkaError, KafkaTimeoutError
+from anabranch.client.admin.types import ResizeGoal
 from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY
 from anabranch.view import resize
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fake_admin import SHRUNK, FakeAdmin
-
-
-def test_a_dry_run_of_a_grow_shows_splits_and_changes_nothing(run: Run) -> None:
-    admin = FakeAdmin()
-    status, out, _ = run(admin, "topics", "alter", "t", "--partitions", "6", "--dry-run")
-    lines = [line.split() for line in out.splitlines()]
-    assert status == 0
-    assert out.startswith("t: 4 -> 6 partitions, about 25.0 % of the keys move\n")
-    assert ["0", "4", "12.5", "%", "1", "-"] in lines and ["1", "5", "12.5", "%", "1", "-"] in lines
-    assert "chooses brokers for partitions 4, 5" in out
-    assert out.endswith("the controller would accept the resize\n")
-    assert admin.calls == [("partitions", {"t": 6}, True)]
-
-
-def test_a_dry_run_of_a_grow_names_the_groups_that_unread_records_will_block(run: Run) -> None:
-    """The dry run counts unread records of the splitting partitions 0 and 1.
-
-    A group without a commit is counted, too, if such a partition is assigned to a member of the group.
-    """
-    behind = MemberDescription("m-1", None, "c", "/127.0.0.1", (TopicPartition("t", 1),))
-    state = {"groups": {"g": {0: 3, 1: 12, 2: 0}, "new": {}}, "members": (behind,)}
-    admin = FakeAdmin(**state, ends={0: (0, 10), 1: (2, 12), 2: (0, 9)})
-    _, out, _ = run(admin, "topics", "alter", "t", "--partitions", "6", "--dry-run")
-    assert [line for line in out.splitlines() if line.startswith("group ")] == [
-        "group g has 7 records of partitions 0, 1 to read before it gets newer records of their keys",
-        "group new has 20 records of partitions 0, 1 to read before it gets newer records of their keys",
-    ]
-
-
-def test_a_dry_run_of_a_shrink_shows_when_marked_partitions_are_removed(run: Run) -> None:
-    admin = FakeAdmin(undeleted=6, total=6, version=1, groups={"g": {4: 3, 5: 0}}, ends={4: (0, 10), 5: (2, 12)})
-    _, out, _ = run(admin, "topics", "alter", "t", "--partitions", "4", "--dry-run")
-    assert "partitions 4, 5 are deleted when their last record has expired (retention.ms=604800000, 7 days)" in out
-    _, out, _ = run(admin, "topics", "alter", "t", "--partitions=4", "--dry-run", "--delete-records-when-drained")
-    assert "delete.records.when.drained: would be true" in out
-    assert "partitions 4, 5 are deleted when every group has read them" in out
-    assert "group g has 17 records of partitions 4, 5 to read before it gets newer records of their keys" in out
-    assert admin.calls[-2:] == [
-        ("configs", {"t": {"delete.records.when.drained": "true"}}, True),
-        ("partitions", {"t": 4}, True),
-    ]
-
-
-def test_a_dry_run_that_would_be_refused_reports_why_and_fails(run: Run) -> None:
-    refusal = KafkaError(ErrorCode.POLICY_VIOLATION, "t: t cannot grow while partitions 4, 5 are marked for deletion")
-    admin = FakeAdmin(**SHRUNK, refusal=refusal)
-    status, out, _ = run(admin, "topics", "alter", "t", "--partitions", "8", "--dry-run")
-    assert status == 1
-    assert "refused: POLICY_VIOLATION: t: t cannot grow while partitions 4, 5 are marked" in out
-    status, out, _ = run(admin, "topics", "alter", "t", "--partitions", "8", "--dry-run", "--json")
-    plan = json.loads(out)["resize"]
-    assert (status, plan["partitions"], plan["partitions_after"], plan["moved_share"]) == (1, 4, 8, 0.5)
-    assert [(move["from"], move["into"]) for move in plan["moves"]] == [(0, 4), (1, 5), (2, 6), (3, 7)]
-
-
-def test_a_dry_run_ignores_a_refusal_that_the_commands_config_would_lift(run: Run) -> None:
-    reason = "t: Its records never expire, so partitions would never get empty; set delete.records.when.drained=true"
-    state = {"undeleted": 6, "total": 6, "version": 1, "configs": {"retention.ms": "-1"}}
-    admin = FakeAdmin(**state, refusal=KafkaError(ErrorCode.POLICY_VIOLATION, reason))
-    status, out, _ = run(admin, "topics", "alter", "t", "--partitions", "4", "--dry-run")
-    assert status == 1 and f"refused: POLICY_VIOLATION: {reason}" in out
-    arguments = ["--partitions", "4", "--dry-run", "--delete-records-when-drained"]
-    status, out, _ = run(admin, "topics", "alter", "t", *arguments)
-    assert status == 0 and "the controller would accept the resize" in out
-    unfinished = FakeAdmin(**state, refusal=KafkaError(ErrorCode.POLICY_VIOLATION, "t: Another resize is unfinished"))
-    assert run(unfinished, "topics", "alter", "t", *arguments)[0] == 1
-
-
-def test_a_failed_validation_request_is_not_shown_as_a_refusal(run: Run) -> None:
-    admin = FakeAdmin(refusal=KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "t"))
-    status, out, err = run(admin, "topics", "alter", "t", "--partitions", "6", "--dry-run")
-    assert (status, out) == (1, "")
-    assert "UNKNOWN_TOPIC_OR_PARTITION" in err
-
-
-def test_a_dry_run_of_an_impossible_count_plans_nothing(run: Run) -> None:
-    """The last two cases are a count of a hundred million partitions, and an internal topic."""
-    for count, code in ((3, "INVALID_PARTITIONS"), (10**8, "INVALID_PARTITIONS"), (10**8, "INVALID_REQUEST")):
-        admin = FakeAdmin(undeleted=6, total=6, version=1, refusal=KafkaError(ErrorCode[code], "t: never"))
-        status, out, _ = run(admin, "topics", "alter", "t", "--partitions", str(count), "--dry-run")
-        assert (status, out) == (1, f"t: 6 -> {count} partitions\nrefused: {code}: t: never\n")
 
 
 @pytest.mark.parametrize("given", ["9.7", "8.0", "1e1", "eight", ""])
@@ -104,12 +23,6 @@ def test_a_count_is_a_whole_number(run: Run, given: str) -> None:
     status, _, err = run(admin, "topics", "alter", "t", f"--partitions={given}")
     assert status == 2 and "--partitions" in err and "neither a whole number" in err
     assert admin.calls == []
-
-
-def test_a_dry_run_of_a_shrink_shows_when_no_group_has_committed_offsets(run: Run) -> None:
-    admin = FakeAdmin(undeleted=6, total=6, version=1)
-    _, out, _ = run(admin, "topics", "alter", "t", "--partitions=4", "--dry-run", "--delete-records-when-drained")
-    assert "no group has committed offsets of the topic" in out
 
 
 @pytest.mark.parametrize(
@@ -145,26 +58,6 @@ def test_a_resize_that_is_still_refused_names_the_configs_already_changed(run: R
     status, _, err = run(admin, *arguments)
     assert (status, err) == (1, "anabranch: POLICY_VIOLATION: t: not now (the new values of segment.bytes stay)\n")
     assert [call[0] for call in admin.calls] == ["partitions", "configs", "partitions"]
-
-
-def test_the_dry_run_and_the_resize_show_advice_as_a_warning(run: Run) -> None:
-    admin = FakeAdmin(advice={"t": "Producers that do not know ordered resize wrote to t."})
-    _, out, _ = run(admin, "topics", "alter", "t", "--partitions", "6", "--dry-run")
-    assert "\nwarning: Producers that do not know ordered resize wrote to t.\n" in out
-    status, out, err = run(admin, "topics", "alter", "t", "--partitions", "6")
-    assert (status, err) == (0, "warning: Producers that do not know ordered resize wrote to t.\n")
-
-
-def test_a_dry_run_of_a_shrink_without_order_names_the_partitions_to_be_removed(run: Run) -> None:
-    admin = FakeAdmin(undeleted=6, total=6, ordered=False, ends={4: (0, 10), 5: (2, 12)})
-    _, out, _ = run(admin, "topics", "alter", "t", "--partitions", "4", "--dry-run")
-    assert "partitions 4, 5 are deleted when their last record has expired" in out
-
-
-def test_a_dry_run_without_ordered_delivery_shows_that_moved_keys_lose_order(run: Run) -> None:
-    _, out, _ = run(FakeAdmin(ordered=False), "topics", "alter", "t", "--partitions", "6", "--dry-run")
-    assert "about 66.7 % of the keys move" in out
-    assert "keys that move lose order" in out
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_PARTITIONS, ErrorCode.INVALID_REQUEST])
@@ -313,32 +206,11 @@ def test_wait_without_a_count_is_wrong_usage(run: Run, arguments: list[str], exp
     assert (status, expected in err) == (2, True)
 
 
-def test_a_dry_run_shows_which_partitions_are_revived(run: Run) -> None:
-    _, out, _ = run(FakeAdmin(**SHRUNK), "topics", "alter", "t", "--partitions", "7", "--dry-run")
-    assert "partitions 4, 5 drain, and take records again" in out
-    assert "chooses brokers for partition 6 when it is created" in out
-
-
 # ---------------------------------------------------------------- compacted topics
 
 LOSES = "--delete-latest-values-when-drained"
 STAYS = f"The topic is compacted: partitions 4, 5 stay, because they ... {LOSS_KEY}=true removes them ..."
 COMPACTED = {"undeleted": 6, "total": 6, "version": 1, "configs": {"cleanup.policy": "compact"}}
-
-
-def test_a_dry_run_of_a_shrink_of_a_compacted_topic_reports_once_that_the_partitions_stay(run: Run) -> None:
-    admin = FakeAdmin(**COMPACTED, advice={"t": f"{STAYS}\nProducers wrote to t."})
-    _, out, _ = run(admin, "topics", "alter", "t", "--partitions=4", "--dry-run")
-    assert [line for line in out.splitlines() if LOSS_KEY in line] == [
-        "The topic is compacted: partitions 4, 5 stay, because they have the latest values of their keys."
-        f" {LOSS_KEY}=true removes them, and loses these values."
-    ]
-    assert "warning: Producers wrote to t.\n" in out
-    _, out, _ = run(admin, "topics", "alter", "t", "--partitions=4", "--dry-run", LOSES)
-    assert f"\n{LOSS_KEY}=true: partitions 4, 5 are removed when every group has read them. The latest values" in out
-    assert "no group has committed offsets of the topic" in out
-    status, _, err = run(admin, "topics", "alter", "t", "--partitions=4")
-    assert (status, err) == (0, f"warning: {STAYS}\nwarning: Producers wrote to t.\n")
 
 
 def test_the_config_that_accepts_the_loss_is_set_before_the_shrink(run: Run) -> None:

@@ -207,27 +207,6 @@ def test_a_refusal_has_no_effect_except_its_response(kind: str) -> None:
     assert effects == Effects(effects.topic, response=effects.response)
 
 
-@pytest.mark.parametrize("topic", [resized(4, 6, 4), asked(4, 6), Topic(4)], ids=["draining", "unfinished", "settled"])
-@pytest.mark.parametrize(
-    ("count", "why"),
-    [
-        (0, "at least one partition"),
-        (-1, "at least one partition"),
-        (-(2**31), "at least one partition"),
-        (3, "created with 4 partitions and cannot have fewer"),
-        (2**31 - 1, "the largest count is"),
-    ],
-)
-def test_impossible_counts_are_refused_in_every_phase_of_a_resize(topic: Topic, count: int, why: str) -> None:
-    assert why in refused(cluster(image_of(topic)), count, ErrorCode.INVALID_PARTITIONS)
-
-
-@pytest.mark.parametrize("topic", [resized(4, 6, 4), Topic(4)], ids=["draining", "settled"])
-def test_the_present_count_is_refused_after_a_resize_and_while_partitions_drain(topic: Topic) -> None:
-    message = refused(cluster(image_of(topic)), 4, ErrorCode.INVALID_PARTITIONS)
-    assert message == "Topic already has 4 partitions."
-
-
 def test_the_largest_count_follows_from_max_partitions() -> None:
     image = cluster(image_of(Topic(4)))
     assert decided(image, 20_000, validate_only=True).response.error_code == ErrorCode.NONE

@@ -59,14 +59,6 @@ def test_an_unclean_leader_is_elected_only_if_there_is_no_leader() -> None:
     assert (change.tp, change.state.leader, change.state.isr, change.state.leader_epoch) == (T0, 2, [2], 3)
 
 
-def test_an_unclean_election_prefers_members_of_the_isr_in_the_order_of_replicas() -> None:
-    image = cluster(state(NO_LEADER, [3, 2]))
-    topic = image.topics["t"]
-    topic.znode = topic.znode.replace(adding_replicas={0: [2]})
-    (change,) = decide(image, [T0], UNCLEAN).independent
-    assert (change.state.leader, change.state.isr) == (2, [3, 2])
-
-
 def test_an_unclean_election_prefers_replicas_that_are_not_being_added() -> None:
     image = cluster(state(NO_LEADER, [1]), brokers=(2, 3))
     topic = image.topics["t"]

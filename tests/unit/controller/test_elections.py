@@ -121,13 +121,6 @@ def test_an_unclean_leader_is_elected_only_if_allowed_and_after_the_clean_ones()
     assert effects.response == [(first, [1]), (second, [1])]
 
 
-def test_an_unclean_election_prefers_replicas_that_are_not_being_added() -> None:
-    image = cluster(state(1, [1]), brokers=(2, 3))
-    topic = image.topics["t"]
-    topic.znode = topic.znode.replace(adding_replicas={0: [2]})
-    assert elected(elections(image, UNCLEAN)) == {T0: (3, [3])}
-
-
 @pytest.mark.trio
 async def test_unclean_elections_are_logged_and_elections_are_timed() -> None:
     context = context_of(cluster(state(1, [1]), state(1, [1, 2]), brokers=(2, 3)))

@@ -82,20 +82,10 @@ def test_a_level_below_1_deletes_a_feature_with_permission(level: int) -> None:
     assert errors == {GROUPS: None} and after == finalized()
 
 
-def test_a_feature_that_is_not_finalized_cannot_be_deleted_or_downgraded() -> None:
-    assert code(finalized(), Update(GROUPS, 0, SAFE)) is ErrorCode.INVALID_REQUEST
-    assert code(finalized(), Update(GROUPS, 1, SAFE)) is ErrorCode.INVALID_REQUEST
-
-
 def test_a_feature_that_the_controller_does_not_know_can_only_be_deleted() -> None:
     assert code(finalized(), Update("unknown", 1, UPGRADE)) is ErrorCode.INVALID_REQUEST
     after, errors = judge(finalized(unknown=(1, 1)), [Update("unknown", 0, SAFE)], cluster())
     assert errors == {"unknown": None} and after == finalized()
-
-
-@pytest.mark.parametrize("level", [4, 2**15 - 1, 2**15])
-def test_a_level_out_of_the_controllers_range_is_refused(level: int) -> None:
-    assert code(finalized(), Update(GROUPS, level, UPGRADE)) is ErrorCode.INVALID_REQUEST
 
 
 def test_the_level_in_force_is_no_update_and_a_higher_one_no_downgrade() -> None:
@@ -105,10 +95,6 @@ def test_the_level_in_force_is_no_update_and_a_higher_one_no_downgrade() -> None
     assert code(before, Update(GROUPS, 3, SAFE)) is ErrorCode.INVALID_REQUEST
 
 
-def test_no_downgrade_goes_below_the_finalized_minimum() -> None:
-    assert code(finalized(group_coordinator=(2, 3)), Update(GROUPS, 1, UNSAFE)) is ErrorCode.INVALID_REQUEST
-
-
 @pytest.mark.parametrize("lacking", [{GROUPS: VersionRange(1, 2)}, {GROUPS: VersionRange(4, 9)}, {}])
 def test_a_level_that_a_live_broker_does_not_support_is_refused(lacking: Mapping[str, VersionRange]) -> None:
     """Model: off_judge."""
@@ -116,12 +102,6 @@ def test_a_level_that_a_live_broker_does_not_support_is_refused(lacking: Mapping
     assert code(finalized(), Update(GROUPS, 3, UPGRADE), among) is ErrorCode.FEATURE_UPDATE_FAILED
     _, errors = judge(finalized(), [Update(GROUPS, 3, UPGRADE)], among)
     assert "broker 2" in str(errors[GROUPS])
-
-
-def test_a_downgrade_below_a_brokers_minimum_is_refused() -> None:
-    newer = {**RANGES, GROUPS: VersionRange(2, 3)}
-    before = finalized(group_coordinator=(1, 3))
-    assert code(before, Update(GROUPS, 1, SAFE), cluster(RANGES, newer)) is ErrorCode.FEATURE_UPDATE_FAILED
 
 
 def test_without_a_broker_nothing_is_finalized() -> None:
