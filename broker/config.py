@@ -42,7 +42,10 @@ class BrokerConfig:
     @property
     def request_limits(self) -> RequestLimits:
         """The sizes of a request, before it is decoded."""
-        return self.values.request_limits._replace(max_controller_elements=self.values.controller_request_max_elements)
+        return self.values.request_limits._replace(
+            max_controller_elements=self.values.controller_request_max_elements,
+            max_fetch_elements=self.values.fetch_request_max_elements,
+        )
 
     @classmethod
     def from_given(cls, given: Mapping[str, str], host_name: str = "localhost") -> BrokerConfig:

@@ -56,6 +56,8 @@ class RequestLimits(NamedTuple):
     """``admin.request.max.elements``: the same for ``ADMIN_APIS``, whose requests the controller decides one by one."""
     max_controller_elements: int = 10_000_000
     """``controller.request.max.elements``: the same for ``CONTROLLER_APIS``."""
+    max_fetch_elements: int = 100_000
+    """``fetch.request.max.elements``: the same for Fetch, which keeps objects of each partition while it waits."""
     max_decoded_bytes: int = 64 * MIB
     """``decoded.requests.max.bytes``: the objects of all large requests that are decoded or served; -1: no limit."""
     bulk_apis: frozenset[ApiKey] = CONTROLLER_APIS | {ApiKey.PRODUCE}
@@ -82,6 +84,8 @@ class RequestLimits(NamedTuple):
         memory = _MEMORY_PER_BYTE * size + FLAT_MEMORY
         if api_key in ADMIN_APIS and self.max_admin_elements < self.max_elements:
             return DecodeBudget(self.max_admin_elements, memory, "admin.request.max.elements")
+        if api_key == ApiKey.FETCH and self.max_fetch_elements < self.max_elements:
+            return DecodeBudget(self.max_fetch_elements, memory, "fetch.request.max.elements")
         return DecodeBudget(self.max_elements, memory, "request.max.elements")
 
 

@@ -83,6 +83,12 @@ class BrokerKeys(ProcessKeys):
         POSITIVE,
         doc="the most elements of a request of the controller, which may name every partition",
     )
+    fetch_request_max_elements: int = declared(
+        INT,
+        DEFAULT_LIMITS.max_fetch_elements,
+        POSITIVE,
+        doc="the most elements of a Fetch: its topics, and the partitions that it reads or forgets",
+    )
     socket_send_buffer_bytes: int = declared(INT, -1, UNLIMITED, doc="SO_SNDBUF; -1: the system's")
     socket_receive_buffer_bytes: int = declared(INT, -1, UNLIMITED, doc="SO_RCVBUF; -1: the system's")
     socket_listen_backlog_size: int = declared(INT, 4_096, POSITIVE, doc="connections that wait to be accepted")

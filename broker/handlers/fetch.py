@@ -5,6 +5,8 @@ Records are file ranges, sent without being read here. A consumer reads up to th
 to the last stable offset. KIP-253's layouts do not matter here: each batch carries its leader epoch, and from this
 epoch a consumer knows which records it has to wait for. A consumer that does not wait by itself may get less: for this
 consumer the log seems to end at the first withheld offset.
+A fetch of very many partitions gets no session, or ends its session, if most of them have errors: a session would keep
+partitions that may not exist. The client then sends a full fetch again, as after Kafka's answer with session id 0.
 A consumer whose last fetch had nothing but errors to answer waits ``fetch.error.delay.ms`` for the same answer: some
 clients repeat such a fetch at once. The first error is answered at once, because it may mean that the leader moved.
 Skipped: preferred read replicas (KIP-392; always -1), topic ids (version 13).
@@ -134,14 +136,16 @@ def _answer_later(
                 read.run()  # reads the partitions that changed meanwhile
             ctx.free_request()
             waiting = None
-            if isinstance(target, FetchSession) and ctx.node.fetch_sessions.get(target.session_id) is not target:
+            if isinstance(target, FetchSession) and target.session_id == INVALID_SESSION_ID:
                 target.close()
             else:
+                if len(target.partitions) > READ_AT_ONCE and read.is_mostly_refused:
+                    ctx.node.fetch_sessions.remove(target.session_id)
                 waiting = _waiting(ctx, request, read)
             if waiting is None:
                 return await with_pauses(read.response_in_steps())
         except BaseException:
-            if not isinstance(target, FetchSession):
+            if target.session_id == INVALID_SESSION_ID:
                 target.close()
             raise
         finally:

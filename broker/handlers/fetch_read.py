@@ -9,7 +9,7 @@ from anabranch.broker.log.cold_reads import TRIES, ColdError
 from anabranch.broker.log.partition_log import LogRead
 from anabranch.broker.log.slices import at_once
 from anabranch.broker.metrics.broker_metrics import BrokerMetrics
-from anabranch.broker.replication.fetch_session import FetchedPartition, FetchSession, FetchTarget
+from anabranch.broker.replication.fetch_session import FetchedPartition, FetchTarget
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.replica_manager import ReplicaManager
 from anabranch.broker.replication.throttle import ReplicationQuota
@@ -87,6 +87,12 @@ class FetchRead:
     def has_only_errors(self) -> bool:
         """Whether the response has an error and nothing for which the reader waits."""
         return self.must_answer and not self._diverges and not self.size_bytes
+
+    @property
+    def is_mostly_refused(self) -> bool:
+        """Whether more than half of the partitions have an error."""
+        refused = sum(isinstance(result, ErrorCode) for result in self._results.values())
+        return 2 * refused > len(self.target.partitions)
 
     def run(self) -> None:
         """Read every dirty partition again. The first partition with records gives at least one batch of any size."""
@@ -257,7 +263,7 @@ class FetchRead:
         """Like ``response``, but one partition a step. What is not needed any more is freed in the same steps."""
         target, metrics, is_follower = self.target, self._metrics, self.limits.is_follower
         target.delayed = None
-        is_session = isinstance(target, FetchSession)
+        is_session = target.session_id != INVALID_SESSION_ID
         topics: dict[str, list[PartitionData]] = {}
         keys = list(reversed(self._results))
         while keys:
@@ -288,7 +294,7 @@ class FetchRead:
         if not is_session:
             target.close()
         return FetchResponse(
-            session_id=target.session_id if isinstance(target, FetchSession) else INVALID_SESSION_ID,
+            session_id=target.session_id,
             responses=[FetchableTopicResponse(topic=topic, partitions=results) for topic, results in topics.items()],
         )
 

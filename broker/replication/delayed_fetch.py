@@ -6,10 +6,11 @@ from collections.abc import Hashable
 from typing import Protocol
 
 from anabranch.broker.deferred import Deferred
-from anabranch.broker.replication.fetch_session import FetchSession, FetchTarget
+from anabranch.broker.replication.fetch_session import FetchTarget
 from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
 from anabranch.broker.replication.waiting_fetches import WaitingFetches
 from anabranch.protocol.generated.fetch import FetchResponse
+from anabranch.protocol.sentinels import INVALID_SESSION_ID
 
 
 class Read(Protocol):
@@ -53,7 +54,7 @@ class DelayedFetch(DelayedOperation):
         operation = cls(deadline, read, min_bytes)
         read.target.delayed = operation
         purgatory.park(operation)
-        if kept is not None and not isinstance(read.target, FetchSession):
+        if kept is not None and read.target.session_id == INVALID_SESSION_ID:
             operation._kept = kept
             for ended in kept.add(operation, len(read.target.partitions), client):
                 purgatory.end(ended)

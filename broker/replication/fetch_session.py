@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest
-from anabranch.protocol.sentinels import NO_OFFSET
+from anabranch.protocol.sentinels import INVALID_SESSION_ID, NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
 
@@ -66,10 +66,12 @@ class FetchedPartition:
 class FetchTarget:
     """The partitions that one fetch, or a session of fetches, reads."""
 
-    __slots__ = ("_purgatory", "_watched", "delayed", "dirty", "is_abandoned", "is_read", "partitions")
+    __slots__ = ("_purgatory", "_watched", "delayed", "dirty", "is_abandoned", "is_read", "partitions", "session_id")
 
-    def __init__(self, purgatory: Purgatory) -> None:
+    def __init__(self, purgatory: Purgatory, session_id: int = INVALID_SESSION_ID) -> None:
         self._purgatory = purgatory
+        self.session_id = session_id
+        """INVALID_SESSION_ID for a fetch without a session, and for a session that has ended."""
         self.partitions: dict[TopicPartition, FetchedPartition] = {}
         self.dirty: dict[TopicPartition, None] = {}
         """The partitions to look at; the partition that has waited longest is the first."""
@@ -160,12 +162,11 @@ class FetchTarget:
 class FetchSession(FetchTarget):
     """A session; ``epoch`` is the epoch that the next incremental fetch must have."""
 
-    __slots__ = ("counted", "created_at", "epoch", "is_follower", "last_used", "owner", "session_id")
+    __slots__ = ("counted", "created_at", "epoch", "is_follower", "last_used", "owner")
 
     def __init__(self, purgatory: Purgatory, session_id: int, now: float, *, is_follower: bool = False) -> None:
-        super().__init__(purgatory)
+        super().__init__(purgatory, session_id)
         self.is_follower = is_follower
-        self.session_id = session_id
         self.epoch = 1
         self.created_at = now
         self.last_used = now
@@ -211,7 +212,7 @@ class FetchSessionCache:
 
         A session that was removed before does not count: also False.
         """
-        if self._sessions.get(session.session_id) is not session:
+        if session.session_id == INVALID_SESSION_ID:
             return False
         self.partitions += len(session.partitions) - session.counted
         session.counted = len(session.partitions)
@@ -221,9 +222,11 @@ class FetchSessionCache:
         return False
 
     def remove(self, session_id: int) -> None:
+        """End a session. If it is being read, or has a waiting fetch, the answer says that the session is closed."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self.partitions -= session.counted
+            session.session_id = INVALID_SESSION_ID
             session.owner.discard(session_id)
             session.answer_parked()
             session.close()

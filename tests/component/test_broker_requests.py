@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from anabranch.broker.handlers import fetch as fetch_handler
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.replication.delayed_fetch import DelayedFetch
 from anabranch.broker.replication.partition import Partition
@@ -141,6 +142,35 @@ async def test_an_incremental_fetch_returns_only_partitions_with_new_records(tmp
         assert (await broker.request(quiet)).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
         quiet.session_id += 1
         assert (await broker.request(quiet)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+async def test_a_session_of_many_partitions_ends_when_most_of_them_have_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session would keep partitions that do not exist. With session id 0 a client begins again with a full fetch."""
+    monkeypatch.setattr(fetch_handler, "READ_AT_ONCE", 4)
+
+    def reading(session_id: int, epoch: int, **partitions: int) -> FetchRequest:
+        topics = [
+            FetchTopic(topic=topic, partitions=[FetchPartition(partition=index) for index in range(count)])
+            for topic, count in partitions.items()
+        ]
+        return FetchRequest(max_bytes=1 << 20, session_id=session_id, session_epoch=epoch, topics=topics)
+
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t", 3)
+        few = await broker.request(reading(0, 0, absent=4))
+        assert few.session_id != 0
+        first = await broker.request(reading(0, 0, t=3, absent=3))
+        assert first.session_id != 0, "not more than half"
+        ended = await broker.request(reading(first.session_id, 1, absent=7))
+        assert (ended.error_code, ended.session_id) == (0, 0)
+        assert [(topic.topic, len(topic.partitions)) for topic in ended.responses] == [("absent", 7)]
+        gone = await broker.request(reading(first.session_id, 2))
+        assert gone.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        full = await broker.request(reading(0, 0, t=3, absent=7))
+        assert (full.session_id, sum(len(topic.partitions) for topic in full.responses)) == (0, 10)
+        assert (await broker.request(reading(0, 0, t=3))).session_id != 0
 
 
 async def test_a_fetch_session_ends_with_its_connection(tmp_path: Path) -> None:

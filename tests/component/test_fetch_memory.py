@@ -14,10 +14,11 @@ import trio.testing
 
 from anabranch.protocol.framing import RequestHeader, encode_request
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.sentinels import FINAL_SESSION_EPOCH, INITIAL_SESSION_EPOCH
 from tests.support.broker.broker_harness import DEADLINE_S, one_broker
 
 pytestmark = pytest.mark.trio
-PARTITIONS = 60_000
+PARTITIONS = 20_000
 MOST_TIMES = 12
 """The most bytes for each byte of the request, with the request and its answer."""
 
@@ -30,10 +31,11 @@ def traced() -> Iterator[None]:
     tracemalloc.stop()
 
 
-def fetch_of_many() -> bytes:
+def fetch_of_many(session_epoch: int) -> bytes:
     """A Fetch of partitions that do not exist."""
     asked = [FetchPartition(partition=index, partition_max_bytes=1 << 20) for index in range(PARTITIONS)]
-    request = FetchRequest(replica_id=-1, max_bytes=1 << 20, topics=[FetchTopic(topic="absent", partitions=asked)])
+    topics = [FetchTopic(topic="absent", partitions=asked)]
+    request = FetchRequest(replica_id=-1, max_bytes=1 << 20, session_epoch=session_epoch, topics=topics)
     return b"".join(map(bytes, encode_request(RequestHeader(request.API_KEY, 12, 1, "client"), request)))
 
 
@@ -53,10 +55,11 @@ async def answered(stream: trio.SocketStream, request: bytes) -> int:
     return received
 
 
+@pytest.mark.parametrize("session_epoch", [FINAL_SESSION_EPOCH, INITIAL_SESSION_EPOCH], ids=["alone", "session"])
 async def test_a_fetch_of_very_many_partitions_takes_few_times_its_size_and_leaves_nothing(
-    tmp_path: Path, traced: None
+    session_epoch: int, tmp_path: Path, traced: None
 ) -> None:
-    request = fetch_of_many()
+    request = fetch_of_many(session_epoch)
     async with one_broker(tmp_path) as broker:
         stream = await broker.raw()
         async with stream:

@@ -78,12 +78,14 @@ def test_a_long_array_of_numbers_is_unpacked_in_slices() -> None:
     assert decoded(request, 1, DecodeBudget(PLENTY, PLENTY)) == request
 
 
-def test_requests_of_admins_and_of_the_controller_have_limits_of_their_own() -> None:
-    limits = RequestLimits(max_elements=5, max_admin_elements=3, max_controller_elements=7)
+def test_requests_of_admins_of_the_controller_and_of_readers_have_limits_of_their_own() -> None:
+    limits = RequestLimits(max_elements=5, max_admin_elements=3, max_controller_elements=7, max_fetch_elements=4)
     assert limits.budget(ApiKey.CREATE_TOPICS, 100).elements == 3
     assert limits._replace(max_elements=2).budget(ApiKey.CREATE_TOPICS, 100).elements == 2
     assert limits.budget(ApiKey.METADATA, 100).elements == 5
     assert limits.budget(ApiKey.UPDATE_METADATA, 100).elements == 7
+    assert limits.budget(ApiKey.FETCH, 100).elements == 4
+    assert limits._replace(max_elements=2).budget(ApiKey.FETCH, 100).elements == 2
 
 
 def test_a_large_request_is_decoded_within_the_limits() -> None:
