@@ -10,12 +10,13 @@ import trio
 
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.controlled_shutdown import ControlledShutdownRequest
-from anabranch.protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint
 from sim.clock import SimClock
+from tests.support.controller.clusters import cluster_of, create
 from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio
@@ -24,15 +25,8 @@ pytestmark = pytest.mark.trio
 @pytest.fixture
 async def cluster(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
     """Brokers 1 and 2; topic ``t`` with partition 0 on broker 1 and partition 1 on broker 2."""
-    cluster = ControllerCluster(nursery)
-    await cluster.start_controller()
-    for broker_id in (1, 2):
-        await cluster.start_broker(broker_id)
-    await cluster.until(lambda: all(live_ids(cluster, broker) == [1, 2] for broker in (1, 2)))
-    assignments = [CreatableReplicaAssignment(partition_index=i, broker_ids=[i + 1]) for i in range(2)]
-    topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=assignments)
-    response = await cluster.request(CreateTopicsRequest(topics=[topic]))
-    assert response.topics[0].error_code == ErrorCode.NONE
+    cluster = await cluster_of(nursery, 2)
+    await create(cluster, [[1], [2]])
     return cluster
 
 

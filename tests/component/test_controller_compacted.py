@@ -12,7 +12,7 @@ from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.topic_readers import TopicReadersRequest
 from anabranch.zk_schemas import paths
 from tests.support.controller.controller_cluster import ControllerCluster, FakeBroker
-from tests.support.resize.resize_rules import TOPIC, configure, finished, hold_records, resized
+from tests.support.resize.resize_rules import TOPIC, configure, hold_records, resized
 
 pytestmark = pytest.mark.trio
 COMPACT = {"cleanup_policy": "compact"}
@@ -50,16 +50,6 @@ async def test_marked_partitions_of_a_compacted_topic_stay_though_every_group_ha
     await resized(cluster, 8)
     state = await cluster.state(TOPIC, 5)
     assert state.lineage[-1].losers == {1: 2} and cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
-
-
-async def test_if_the_loss_is_accepted_marked_partitions_are_removed_once_every_group_has_read_them(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    await merged(cluster, **COMPACT)
-    await stays(cluster, caplog, LATEST)
-    assert await configure(cluster, delete_latest_values_when_drained="true") == ErrorCode.NONE
-    await cluster.until(lambda: finished(cluster, 4))
 
 
 # ---------------------------------------------------------------- the policy is altered while partitions drain

@@ -8,21 +8,14 @@ import pytest
 import trio
 
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.generated.create_topics import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-)
-from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from anabranch.protocol.generated.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
+from tests.support.controller.clusters import cluster_of, create, delete
 from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio
@@ -30,25 +23,11 @@ PATH = paths.topic_config("t")
 UNCLEAN = "unclean.leader.election.enable"
 
 
-async def create(cluster: ControllerCluster, **config: str) -> None:
-    assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 2])
-    configs = [CreatableTopicConfig(name=name.replace("_", "."), value=value) for name, value in config.items()]
-    topic = CreatableTopic(
-        name="t", num_partitions=-1, replication_factor=-1, assignments=[assignment], configs=configs
-    )
-    response = await cluster.request(CreateTopicsRequest(topics=[topic], timeout_ms=5000))
-    assert response.topics[0].error_code == ErrorCode.NONE, response.topics[0].error_message
-
-
 @pytest.fixture
 async def cluster(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
     """A topic on two brokers."""
-    cluster = ControllerCluster(nursery)
-    await cluster.start_controller()
-    for broker_id in (1, 2):
-        await cluster.start_broker(broker_id)
-    await cluster.until(lambda: any(len(r.live_brokers) == 2 for r in cluster.brokers[1].sent(UpdateMetadataRequest)))
-    await create(cluster)
+    cluster = await cluster_of(nursery, 2)
+    await create(cluster, [[1, 2]])
     return cluster
 
 
@@ -110,9 +89,8 @@ async def test_the_controller_uses_configs_that_it_wrote_before_any_notification
     if kind == "altered":
         assert (await alter(cluster, UNCLEAN, "false")).error_code == ErrorCode.NONE
     else:
-        deleted = await cluster.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=5000))
-        assert deleted.responses[0].error_code == ErrorCode.NONE
-        await create(cluster)
+        await delete(cluster)
+        await create(cluster, [[1, 2]])
     await lose_in_sync(cluster)
     await trio.sleep(20)  # virtual time: longer than any wait
     assert await is_state(cluster, -1, [1])

@@ -9,10 +9,9 @@ import trio
 
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated import alter_configs, incremental_alter_configs
-from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
-from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
+from tests.support.controller.clusters import cluster_of, create
 from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio
@@ -21,12 +20,8 @@ TOPIC, BROKER, SET = 2, 4, 0
 
 @pytest.fixture
 async def cluster(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
-    cluster = ControllerCluster(nursery)
-    await cluster.start_controller()
-    await cluster.start_broker(1)
-    await cluster.until(lambda: cluster.brokers[1].sent(UpdateMetadataRequest))
-    topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
-    assert (await cluster.request(CreateTopicsRequest(topics=[topic]))).topics[0].error_code == ErrorCode.NONE
+    cluster = await cluster_of(nursery, 1)
+    await create(cluster, [[1]])
     return cluster
 
 

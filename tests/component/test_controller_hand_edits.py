@@ -82,26 +82,6 @@ async def test_two_edits_in_a_row_are_both_undone(
 # ---------------------------------------------------------------- states
 
 
-async def _accepts(cluster: ControllerCluster, count: int) -> bool:
-    return bool((await cluster.request(alter(count))).results[0].error_code == ErrorCode.NONE)
-
-
-async def test_a_topic_that_cannot_be_read_is_not_answered_as_unknown(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    cluster.kill_controller(1000)
-    cluster.zk.end_session(cluster.sessions[1000].session_id)
-    intact = (await cluster.store.get(paths.topic(TOPIC))).data
-    await cluster.store.set(paths.topic(TOPIC), b"{}")
-    await cluster.start_controller(1001)
-    await cluster.until(cluster.active)
-    result = (await cluster.request(alter(8))).results[0]
-    assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    await cluster.store.set(paths.topic(TOPIC), intact)
-    await cluster.until(lambda: _accepts(cluster, 8))
-    await cluster.until(lambda: finished(cluster, 8))
-
-
 async def test_a_deletion_ends_although_the_topic_is_removed_by_hand_meanwhile(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:

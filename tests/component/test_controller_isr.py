@@ -10,10 +10,10 @@ import trio
 
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.alter_partition import AlterPartitionRequest, PartitionData, TopicData
-from anabranch.protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.zk_schemas import paths
+from tests.support.controller.clusters import cluster_of, create
 from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio
@@ -22,15 +22,8 @@ pytestmark = pytest.mark.trio
 @pytest.fixture
 async def cluster(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
     """Three brokers, and a topic ``t`` whose partition 0 is on all of them, led by 1."""
-    cluster = ControllerCluster(nursery)
-    await cluster.start_controller()
-    for broker_id in (1, 2, 3):
-        await cluster.start_broker(broker_id)
-    await cluster.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in cluster.brokers.values()))
-    assignments = [CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 2, 3])]
-    topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=assignments)
-    response = await cluster.request(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
-    assert response.topics[0].error_code == ErrorCode.NONE
+    cluster = await cluster_of(nursery, 3)
+    await create(cluster, [[1, 2, 3]])
     return cluster
 
 

@@ -8,7 +8,6 @@ import pytest
 import trio
 
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from anabranch.protocol.generated.elect_leaders import ElectLeadersRequest, TopicPartitions
 from anabranch.protocol.generated.incremental_alter_configs import (
     AlterableConfig,
@@ -16,7 +15,7 @@ from anabranch.protocol.generated.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
-from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from tests.support.controller.clusters import cluster_of, create, states_sent
 from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio
@@ -27,16 +26,8 @@ async def start(
     nursery: trio.Nursery, *, brokers: int = 3, replicas: list[list[int]], **keys: object
 ) -> ControllerCluster:
     """Start brokers 1 to ``brokers``, and create a topic ``t``."""
-    cluster = ControllerCluster(nursery)
-    await cluster.start_controller(**keys)
-    for broker_id in range(1, brokers + 1):
-        await cluster.start_broker(broker_id)
-    await cluster.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in cluster.brokers.values()))
-    await cluster.until(lambda: len(cluster.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == brokers)
-    assignments = [CreatableReplicaAssignment(partition_index=i, broker_ids=ids) for i, ids in enumerate(replicas)]
-    topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=assignments)
-    response = await cluster.request(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
-    assert response.topics[0].error_code == ErrorCode.NONE, response.topics[0].error_message
+    cluster = await cluster_of(nursery, brokers, **keys)
+    await create(cluster, replicas)
     return cluster
 
 
@@ -151,10 +142,5 @@ async def test_kafka_6361_three_quick_leader_changes_have_three_epochs_and_elect
     for broker_id in (1, 2, 3):
         cluster.brokers[broker_id].leave()
         await cluster.until(lambda gone=broker_id: cluster.brokers[4].metadata()["t", 0] == gone + 1)
-    sent = [
-        (state.leader, state.leader_epoch, state.isr)
-        for request in cluster.brokers[4].sent(LeaderAndIsrRequest)
-        for topic in request.topic_states
-        for state in topic.partition_states
-    ]
+    sent = [(s.leader, s.leader_epoch, s.isr) for s in states_sent(LeaderAndIsrRequest, cluster.brokers[4])]
     assert sent == [(1, 0, [1, 2, 3, 4]), (2, 1, [2, 3, 4]), (3, 2, [3, 4]), (4, 3, [4])]

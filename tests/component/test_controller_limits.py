@@ -18,8 +18,6 @@ from anabranch.protocol.generated.alter_configs import AlterConfigsResource as W
 from anabranch.protocol.generated.alter_partition import AlterPartitionRequest, PartitionData, TopicData
 from anabranch.protocol.generated.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
 )
 from anabranch.protocol.generated.controlled_shutdown import ControlledShutdownRequest
 from anabranch.protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -389,15 +387,6 @@ async def test_other_requests_are_decided_while_all_partitions_elect_leaders(
     assert (await cluster.state("large", LARGE - 1)).leader == 1
 
 
-async def test_other_requests_are_decided_while_preferred_leaders_are_elected_again(
-    cluster: ControllerCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await led_by_second(cluster)
-    writes = Writes(cluster, monkeypatch)
-    await cluster.until(lambda: cluster.brokers[2].led()["large", LARGE - 1][0] == 1, within_s=600)
-    writes.check(LARGE)
-
-
 async def test_other_requests_are_decided_while_a_large_topic_is_resized(
     cluster: ControllerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,20 +399,6 @@ async def test_other_requests_are_decided_while_a_large_topic_is_resized(
     assert await grow(cluster, LARGE, name="large") == DONE
     await cluster.until(lambda: sum(writes.of_events) >= 3 * LARGE)
     writes.check(3 * LARGE)  # the bumps, then the partitions whose removal begins
-
-
-async def test_other_requests_are_decided_while_many_reassignments_end(
-    cluster: ControllerCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await create_on(cluster, 1)
-    moves = [ReassignablePartition(partition_index=index, replicas=[2]) for index in range(LARGE)]
-    request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="large", partitions=moves)])
-    answered = (await cluster.request(request)).responses[0].partitions
-    assert [(found.partition_index, found.error_code) for found in answered] == [(i, 0) for i in range(LARGE)]
-    writes = Writes(cluster, monkeypatch)
-    await join(cluster, 1, [1, 2])
-    await cluster.until(lambda: cluster.brokers[2].led()["large", LARGE - 1][0] == 2)
-    writes.check(2 * LARGE)  # the ISRs, then the ends
 
 
 # ---------------------------------------------------------------- a resize request

@@ -181,19 +181,6 @@ async def test_only_the_last_count_requested_during_a_resize_is_carried_out(
     assert await counts(cluster) == (7, 2, 6, None)
 
 
-async def test_a_request_for_the_count_in_progress_removes_the_queued_one(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    await begun(cluster, 6)
-    await queued(cluster, 9)
-    await ask(cluster, 6)
-    assert await counts(cluster) == (6, 1, 4, None)
-    release(cluster)
-    await cluster.until(lambda: finished(cluster, 6))
-    await trio.sleep(5)  # virtual time: longer than any wait
-    assert await counts(cluster) == (6, 1, 4, None)
-
-
 async def test_of_two_concurrent_requests_the_second_is_queued(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
@@ -330,22 +317,6 @@ async def test_a_count_that_includes_a_partition_being_removed_waits_and_names_t
     assert (state.leader_epoch, state.layout, state.lineage) == (3, PartitionLayout(6, 3), (LineageEntry(3, {1: 3}),))
     assert (topic.last_leader_epochs, topic.last_offsets) == ({4: 2, 5: 2}, {4: 40, 5: 40})
     assert (await cluster.store.get(paths.partition_state(TOPIC, 5))).czxid > before
-
-
-async def test_a_count_below_the_partitions_being_removed_begins_at_once(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    await resized(cluster, 6)
-    hold_records(cluster, range(4, 6), 40)
-    await resized(cluster, 4)
-    cluster.brokers[3].leave()
-    hold_records(cluster, range(5, 6), 40, 40)
-    await cluster.until(lambda: is_leaving(cluster, 5))
-    await resized(cluster, 5)
-    assert (await counts(cluster), await is_leaving(cluster, 5)) == ((5, 3, 4, None), True)
-    assert (await lineages(cluster, (4,)))[4] == (LineageEntry(0, {0: 0}), LineageEntry(3, {0: 3}))
-    await cluster.brokers[3].register()
-    await cluster.until(lambda: finished(cluster, 5))
 
 
 async def test_a_partition_that_the_queued_count_includes_does_not_begin_to_be_removed(

@@ -13,8 +13,6 @@ from anabranch.protocol.generated.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from anabranch.protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
-from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -23,6 +21,7 @@ from anabranch.protocol.generated.list_partition_reassignments import (
 from anabranch.protocol.generated.stop_replica import StopReplicaRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.protocol.named_items import ITEMS_A_STEP
+from tests.support.controller.clusters import cluster_of, create, delete, states_sent
 from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio
@@ -31,21 +30,9 @@ pytestmark = pytest.mark.trio
 @pytest.fixture
 async def cluster(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
     """Six brokers; topic ``t`` has partition 0 on brokers 1, 2, 3, and partition 1 on brokers 2, 3, 1."""
-    cluster = ControllerCluster(nursery)
-    await cluster.start_controller()
-    for broker_id in range(1, 7):
-        await cluster.start_broker(broker_id)
-    await cluster.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in cluster.brokers.values()))
-    await cluster.until(lambda: len(cluster.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == 6)
-    await create(cluster, "t", [[1, 2, 3], [2, 3, 1]])
+    cluster = await cluster_of(nursery, 6)
+    await create(cluster, [[1, 2, 3], [2, 3, 1]])
     return cluster
-
-
-async def create(cluster: ControllerCluster, name: str, replicas: list[list[int]]) -> None:
-    assignments = [CreatableReplicaAssignment(partition_index=i, broker_ids=ids) for i, ids in enumerate(replicas)]
-    topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=assignments)
-    response = await cluster.request(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
-    assert response.topics[0].error_code == ErrorCode.NONE, response.topics[0].error_message
 
 
 async def move(cluster: ControllerCluster, targets: dict[int, list[int] | None], topic: str = "t") -> dict[int, int]:
@@ -79,22 +66,13 @@ async def settled(cluster: ControllerCluster) -> None:
 
 
 def stops(cluster: ControllerCluster, broker_id: int) -> list[tuple[str, int, int, bool]]:
-    return [
-        (topic.topic_name, state.partition_index, state.leader_epoch, state.delete_partition)
-        for request in cluster.brokers[broker_id].sent(StopReplicaRequest)
-        for topic in request.topic_states
-        for state in topic.partition_states
-    ]
+    sent = states_sent(StopReplicaRequest, cluster.brokers[broker_id])
+    return [("t", state.partition_index, state.leader_epoch, state.delete_partition) for state in sent]
 
 
 def orders(cluster: ControllerCluster, broker_id: int, partition: int = 0) -> list[Any]:
-    return [
-        state
-        for request in cluster.brokers[broker_id].sent(LeaderAndIsrRequest)
-        for topic in request.topic_states
-        for state in topic.partition_states
-        if (topic.topic_name, state.partition_index) == ("t", partition)
-    ]
+    sent = states_sent(LeaderAndIsrRequest, cluster.brokers[broker_id])
+    return [state for state in sent if state.partition_index == partition]
 
 
 async def test_a_move_names_all_replicas_until_the_target_is_in_sync(
@@ -134,13 +112,8 @@ async def test_kafka_9212_clients_get_every_leader_epoch_that_replicas_get(
     await settled(cluster)
 
     def sent(broker_id: int) -> list[int]:
-        return [
-            state.leader_epoch
-            for request in cluster.brokers[broker_id].sent(UpdateMetadataRequest)
-            for topic in request.topic_states
-            for state in topic.partition_states
-            if state.partition_index == 0
-        ]
+        found = states_sent(UpdateMetadataRequest, cluster.brokers[broker_id])
+        return [state.leader_epoch for state in found if state.partition_index == 0]
 
     await cluster.until(lambda: sent(6)[-1] == 2)
     assert sent(6) == [0, 1, 1, 2]
@@ -151,7 +124,6 @@ async def test_a_topic_is_deleted_with_the_replicas_being_added(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     await move(cluster, {0: [4, 2, 3]})
-    response = await cluster.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000))
-    assert response.responses[0].error_code == ErrorCode.NONE
+    await delete(cluster)
     assert [stop[:2] for stop in stops(cluster, 4)] == [("t", 0)]
     assert await under_way(cluster) == {}

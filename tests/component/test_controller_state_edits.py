@@ -117,19 +117,6 @@ async def test_a_frozen_topic_is_still_served(cluster: ControllerCluster, autoju
     assert initial_counts_sent(cluster) == {4}
 
 
-async def test_a_deleted_state_of_a_topic_that_was_never_resized_is_not_created_again(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    """A new state would be another incarnation of the partition: brokers would delete the partition's logs."""
-    vacate(cluster)
-    await cluster.store.delete(paths.partition_state(TOPIC, 2))
-    await succeeded(cluster)
-    await trio.sleep(5)  # virtual time: longer than any wait
-    assert await cluster.store.exists(paths.partition_state(TOPIC, 2)) is None
-    result = (await cluster.request(alter(8))).results[0]
-    assert result.error_message == "The state of partition 2 cannot be read: see the controller's log."
-
-
 # ---------------------------------------------------------------- states that cannot be read
 
 
@@ -152,33 +139,6 @@ async def test_a_state_that_no_controller_can_read_holds_resizes_until_it_is_rep
 
 async def exists(cluster: ControllerCluster, path: str) -> bool:
     return await cluster.store.exists(path) is not None
-
-
-async def test_an_edit_adds_no_partition_while_a_state_cannot_be_read(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    """It is unknown which partitions are new. So an added partition would be led without waiting for its losers."""
-    await resized(cluster, 6)
-    vacate(cluster)
-    await cluster.store.set(paths.partition_state(TOPIC, 2), b"{")
-    topic = json.loads((await cluster.store.get(paths.topic(TOPIC))).data)
-    topic["partitions"] |= {"6": [1, 2, 3], "7": [1, 2, 3]}
-    await cluster.store.set(paths.topic(TOPIC), json.dumps(topic | {"undeleted_partition_count": 8}).encode())
-    await succeeded(cluster)
-    await cluster.request(alter(9))
-    assert not await exists(cluster, paths.partition_state(TOPIC, 6))
-
-
-async def test_a_topic_that_kafkas_controller_only_began_to_create_is_led(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    """Kafka's controller creates the parent znodes of a state in separate requests."""
-    vacate(cluster)
-    assignment = json.dumps({"version": 1, "partitions": {"0": [1, 2, 3]}}).encode()
-    for path, data in ((paths.topic("u"), assignment), (paths.partitions("u"), b""), (paths.partition("u", 0), b"")):
-        await cluster.store.create(path, data)
-    await succeeded(cluster)
-    await cluster.until(lambda: exists(cluster, paths.partition_state("u", 0)))
 
 
 async def test_a_broker_that_restarted_while_a_state_was_unreadable_does_not_keep_its_epoch(

@@ -20,6 +20,7 @@ from anabranch.runtime.env import NoNodeError, Watch
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.topic import TopicZnode
 from anabranch.zk_schemas.znode import NO_ID
+from tests.support.controller.clusters import cluster_of, delete, states_sent
 from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio
@@ -33,13 +34,7 @@ def creation(name: str, partitions: int = 3, replication_factor: int = 1, **more
 
 @pytest.fixture
 async def cluster(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
-    cluster = ControllerCluster(nursery)
-    await cluster.start_controller()
-    for broker_id in (1, 2, 3):
-        await cluster.start_broker(broker_id)
-    await cluster.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in cluster.brokers.values()))
-    await cluster.until(lambda: len(cluster.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == 3)
-    return cluster
+    return await cluster_of(nursery, 3)
 
 
 async def create(cluster: ControllerCluster, name: str, partitions: int = 3) -> TopicZnode:
@@ -99,14 +94,13 @@ async def test_a_deleted_topic_is_gone_everywhere_and_its_successor_has_another_
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     first = await create(cluster, "t")
-    response = await cluster.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000))
-    assert (response.responses[0].error_code, response.responses[0].topic_id) == (ErrorCode.NONE, first.topic_id)
+    assert (await delete(cluster)).topic_id == first.topic_id
     assert await cluster.store.children(paths.TOPICS) == []
     assert await cluster.store.children(paths.DELETE_TOPICS) == []
     assert await cluster.store.children(paths.TOPIC_CONFIGS) == []
     for broker in cluster.brokers.values():
         assert broker.metadata()["t", 0] == -2
-        stops = [state for r in broker.sent(StopReplicaRequest) for t in r.topic_states for state in t.partition_states]
+        stops = states_sent(StopReplicaRequest, broker)
         assert {(stop.leader_epoch, stop.delete_partition) for stop in stops} == {(-2, True)}
     second = await create(cluster, "t")
     assert second.topic_id != first.topic_id
@@ -122,16 +116,12 @@ async def test_a_deletion_with_an_unreadable_state_does_not_delete_the_successor
     cluster.zk.end_session(cluster.sessions[1000].session_id)
     await cluster.start_controller(1001)
     await cluster.until(cluster.active)
-    response = await cluster.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000))
-    assert response.responses[0].error_code == ErrorCode.NONE
+    await delete(cluster)
     await create(cluster, "t")
     successor = await cluster.store.get(paths.partition_state("t", 0))
     stops = [
         (state.leader_epoch, state.delete_partition, 0 <= state.incarnation < successor.czxid)
-        for broker in cluster.brokers.values()
-        for request in broker.sent(StopReplicaRequest)
-        for topic in request.topic_states
-        for state in topic.partition_states
+        for state in states_sent(StopReplicaRequest, *cluster.brokers.values())
     ]
     assert set(stops) == {(-2, True, True)}
 
@@ -150,9 +140,7 @@ async def test_a_topic_that_the_controller_has_not_read_yet_is_deleted(
         return await children(path, watch)
 
     monkeypatch.setattr(session, "children", create_before)
-    response = await cluster.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000))
-    assert response.responses[0].error_code == ErrorCode.NONE
-    assert response.responses[0].topic_id != ZERO_UUID
+    assert (await delete(cluster)).topic_id != ZERO_UUID
     assert await cluster.store.children(paths.TOPICS) == await cluster.store.children(paths.DELETE_TOPICS) == []
 
 

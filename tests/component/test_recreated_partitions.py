@@ -6,7 +6,7 @@ import pytest
 
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from tests.support.controller.controller_cluster import ControllerCluster, Log
-from tests.support.resize.resize_rules import TOPIC, edit, finished, hold_records, resized
+from tests.support.resize.resize_rules import TOPIC, finished, hold_records, resized
 
 pytestmark = pytest.mark.trio
 
@@ -79,25 +79,3 @@ async def test_the_recorded_end_never_falls(cluster: ControllerCluster, autojump
     assert (await cluster.topic(TOPIC)).last_offsets == {4: 40}
     await removed(cluster, 55)
     assert (await cluster.topic(TOPIC)).last_offsets == {4: 55}
-
-
-@pytest.mark.parametrize("changes", [{"last_offsets": {"4": 3}}, {"last_offsets": {"4": 40, "9": 1}}])
-async def test_an_edit_by_hand_does_not_change_the_recorded_end(
-    cluster: ControllerCluster, autojump_clock: object, changes: dict[str, object], caplog: pytest.LogCaptureFixture
-) -> None:
-    await removed(cluster, 40)
-    await edit(cluster, **changes)
-    await cluster.until(lambda: "Only the controller may change last_offsets" in caplog.text)
-    await cluster.until(lambda: _ends(cluster, {4: 40}))
-
-
-async def test_a_recorded_end_that_an_edit_drops_is_written_again(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    await removed(cluster, 40)
-    await edit(cluster, last_offsets=None)
-    await cluster.until(lambda: _ends(cluster, {4: 40}))
-
-
-async def _ends(cluster: ControllerCluster, expected: dict[int, int]) -> bool:
-    return (await cluster.topic(TOPIC)).last_offsets == expected
