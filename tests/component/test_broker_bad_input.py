@@ -18,10 +18,9 @@ from anabranch.protocol.compression import CompressionType, compress
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.framing import RequestHeader, encode_request
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
-from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.support.broker import requests
 from tests.support.broker.broker_harness import OneBroker, closes, frame, one_broker
+from tests.support.broker.requests import only
 
 pytestmark = pytest.mark.trio
 
@@ -37,20 +36,11 @@ def batch(value: bytes = b"value", count: int = 1, codec: CompressionType = Comp
 
 async def produce(broker: OneBroker, records: bytes | bytearray, *, version: int = 9, acks: int = -1) -> int:
     """Produce ``records`` to partition 0 of topic t. Returns the error code."""
-    data = PartitionProduceData(index=0, records=bytes(records))
-    request = ProduceRequest(
-        acks=acks, timeout_ms=5_000, topic_data=[TopicProduceData(name="t", partition_data=[data])]
-    )
-    response = await broker.request(request, version)
-    code: int = response.responses[0].partition_responses[0].error_code
-    return code
+    return int(only(await broker.request(requests.produce(records, acks=acks), version)).error_code)
 
 
 async def end_offset(broker: OneBroker) -> int:
-    asked = ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])
-    response = await broker.request(ListOffsetsRequest(replica_id=-1, topics=[asked]))
-    offset: int = response.topics[0].partitions[0].offset
-    return offset
+    return int(only(await broker.request(requests.list_offsets(0))).offset)
 
 
 @pytest.mark.parametrize(
@@ -191,10 +181,7 @@ async def test_a_refused_batch_names_the_records_at_fault(tmp_path: Path) -> Non
         builder = BatchBuilder(CompressionType.NONE, 1 << 20)
         for key in (b"a", None, b"b", None):
             builder.append(key, b"value", (), 1_000)
-        data = PartitionProduceData(index=0, records=bytes(builder.build()))
-        topic_data = [TopicProduceData(name="t", partition_data=[data])]
-        response = await broker.request(ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=topic_data))
-        refused = response.responses[0].partition_responses[0]
+        refused = only(await broker.request(requests.produce(bytes(builder.build()))))
         assert refused.error_code == ErrorCode.INVALID_RECORD
         assert [error.batch_index for error in refused.record_errors] == [1, 3]
         assert "needs a key" in refused.error_message
@@ -203,8 +190,7 @@ async def test_a_refused_batch_names_the_records_at_fault(tmp_path: Path) -> Non
 
 async def test_acks_0_with_an_error_closes_the_connection(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
-        data = PartitionProduceData(index=0, records=bytes(batch()))
-        body = ProduceRequest(acks=0, timeout_ms=1_000, topic_data=[TopicProduceData(name="no", partition_data=[data])])
+        body = requests.produce(batch(), topic="no", acks=0)
         stream = await broker.raw()
         await stream.send_all(b"".join(bytes(part) for part in encode_request(RequestHeader(0, 9, 1, None), body)))
         assert await closes(stream)
@@ -287,10 +273,7 @@ async def test_a_broker_stops_reading_from_a_client_that_does_not_read_its_respo
         await broker.create_topic("t")
         for _ in range(20):
             assert await produce(broker, batch(b"x" * 500_000)) == 0
-        asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=50 << 20)
-        body = FetchRequest(
-            max_wait_ms=0, min_bytes=1, max_bytes=50 << 20, topics=[FetchTopic(topic="t", partitions=[asked])]
-        )
+        body = requests.fetch(0, max_bytes=50 << 20)
         wire = b"".join(bytes(part) for part in encode_request(RequestHeader(1, 12, 1, None), body))
         greedy = socket.create_connection((broker.host, broker.port))
         greedy.setblocking(False)

@@ -23,30 +23,25 @@ from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.framing import ClientConnection, RequestHeader, decode_response, encode_request
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
-from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from anabranch.protocol.generated.describe_cluster import DescribeClusterController, DescribeClusterRequest
 from anabranch.protocol.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from anabranch.protocol.generated.describe_producers import DescribeProducersRequest
 from anabranch.protocol.generated.describe_producers import TopicRequest as DescribeTopicRequest
-from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest
 from anabranch.protocol.generated.find_coordinator import FindCoordinatorRequest
 from anabranch.protocol.generated.init_producer_id import InitProducerIdRequest
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
 from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
-from anabranch.protocol.generated.offset_for_leader_epoch import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
-from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from anabranch.protocol.records import iter_batches
 from anabranch.runtime.channel import Channel
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
 from anabranch.zk_schemas.controller import ControllerZnode
 from sim.zk import FakeZk
+from tests.support.broker import requests
 from tests.support.broker.broker_harness import BROKER_ID, DEADLINE_S, OneBroker, one_broker
+from tests.support.broker.requests import only
 
 pytestmark = pytest.mark.trio
 
@@ -60,24 +55,15 @@ def batch(*values: bytes, timestamp: int = 1_000, producer: tuple[int, int, int]
 
 
 async def produce(broker: OneBroker, records: bytes, partition: int = 0) -> Any:
-    data = PartitionProduceData(index=partition, records=records)
-    request = ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[TopicProduceData(name="t", partition_data=[data])])
-    return (await broker.request(request)).responses[0].partition_responses[0]
+    return only(await broker.request(requests.produce(records, partition=partition)))
 
 
-def fetch(offset: int = 0, partition: int = 0, *, epoch: int = -1, **fields: Any) -> FetchRequest:
-    asked = FetchPartition(
-        partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20, current_leader_epoch=epoch
-    )
-    limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, **fields}
-    return FetchRequest(topics=[FetchTopic(topic="t", partitions=[asked])], **limits)
+def fetch(offset: int = 0, partition: int = 0, **fields: Any) -> FetchRequest:
+    return requests.fetch(partition, offset=offset, **fields)
 
 
 async def end_offset(broker: OneBroker, timestamp: int = -1) -> int:
-    asked = ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=timestamp)])
-    response = await broker.request(ListOffsetsRequest(replica_id=-1, topics=[asked]))
-    offset: int = response.topics[0].partitions[0].offset
-    return offset
+    return int(only(await broker.request(requests.list_offsets(0, timestamp=timestamp))).offset)
 
 
 async def test_produced_records_are_fetched(tmp_path: Path) -> None:
@@ -106,11 +92,7 @@ async def test_a_fetch_waits_for_records(tmp_path: Path) -> None:
             assert not answers
             started = trio.current_time()
             async with Channel.open(broker.env.network, broker.host, broker.port, client_id="other") as other:
-                data = PartitionProduceData(index=0, records=batch())
-                body = ProduceRequest(
-                    acks=-1, timeout_ms=5_000, topic_data=[TopicProduceData(name="t", partition_data=[data])]
-                )
-                await other.request(body)
+                await other.request(requests.produce(batch()))
     assert answers[0].responses[0].partitions[0].high_watermark == 1
     assert trio.current_time() - started < 10
 
@@ -249,8 +231,8 @@ async def test_a_fetch_gets_kafkas_error_for_a_wrong_offset_epoch_or_partition(t
             return int((await broker.request(request)).responses[0].partitions[0].error_code)
 
         assert await code(fetch(7)) == ErrorCode.OFFSET_OUT_OF_RANGE
-        assert await code(fetch(epoch=2)) == ErrorCode.FENCED_LEADER_EPOCH
-        assert await code(fetch(epoch=4)) == ErrorCode.UNKNOWN_LEADER_EPOCH
+        assert await code(fetch(leader_epoch=2)) == ErrorCode.FENCED_LEADER_EPOCH
+        assert await code(fetch(leader_epoch=4)) == ErrorCode.UNKNOWN_LEADER_EPOCH
         assert await code(fetch(partition=9)) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -287,15 +269,9 @@ async def test_transactions_are_refused(tmp_path: Path) -> None:
 async def test_a_transactional_batch_without_a_transactional_id_is_refused(tmp_path: Path) -> None:
     """The transaction would never end, so the last stable offset would not advance. Other partitions are accepted."""
     transactional = build_batch([(b"k", b"v", (), 1_000)], producer_id=7, base_sequence=0, is_transactional=True)
-    data = [
-        PartitionProduceData(index=0, records=transactional),
-        PartitionProduceData(index=1, records=batch(b"plain")),
-    ]
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t", 2)
-        request = ProduceRequest(
-            acks=-1, timeout_ms=5_000, topic_data=[TopicProduceData(name="t", partition_data=data)]
-        )
+        request = requests.produce(transactional, batch(b"plain"))
         refused, taken = (await broker.request(request)).responses[0].partition_responses
         await produce(broker, batch(b"after"))
         committed = (await broker.request(fetch(isolation_level=1))).responses[0].partitions[0]
@@ -319,9 +295,7 @@ async def test_delete_records_advances_the_log_start_offset(tmp_path: Path) -> N
         await broker.create_topic("t")
         for _ in range(3):
             await produce(broker, batch())
-        asked = DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=2)])
-        response = await broker.request(DeleteRecordsRequest(topics=[asked], timeout_ms=1_000))
-        assert response.topics[0].partitions[0].low_watermark == 2
+        assert only(await broker.request(requests.delete_records(0, 2))).low_watermark == 2
         assert await end_offset(broker, -2) == 2
 
 
@@ -331,11 +305,7 @@ async def test_an_unknown_leader_epoch_is_answered_with_the_end_of_the_epoch_bef
         await produce(broker, batch())
         await broker.create_topic("t", leader_epoch=4)
         await produce(broker, batch())
-        asked = OffsetForLeaderPartition(partition=0, leader_epoch=2)
-        request = OffsetForLeaderEpochRequest(
-            replica_id=-1, topics=[OffsetForLeaderTopic(topic="t", partitions=[asked])]
-        )
-        found = (await broker.request(request)).topics[0].partitions[0]
+        found = only(await broker.request(requests.end_of_epoch(0, 2)))
     assert (found.leader_epoch, found.end_offset) == (1, 1)
 
 
@@ -631,12 +601,9 @@ async def test_each_special_timestamp_has_its_first_version(
         await broker.create_topic("t")
         for time in (1_000, 3_000, 2_000):
             await produce(broker, batch(timestamp=time))
-        cut = DeleteRecordsPartition(partition_index=0, offset=1)
-        await broker.request(DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[cut])]))
-        asked = ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=timestamp)])
+        await broker.request(requests.delete_records(0, 1))
         for version in range(1, 10):
-            answer = await broker.request(ListOffsetsRequest(replica_id=-1, topics=[asked]), version)
-            found = answer.topics[0].partitions[0]
+            found = only(await broker.request(requests.list_offsets(0, timestamp=timestamp), version))
             known = version >= first_version
             code = ErrorCode.NONE if known else ErrorCode.UNSUPPORTED_VERSION
             assert (found.error_code, found.offset) == (code, offset if known else -1), version
@@ -689,8 +656,7 @@ async def test_only_a_follower_that_says_so_counts_as_without_room(
 async def test_batches_without_acknowledgement_are_written_although_their_client_is_gone(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t")
-        data = PartitionProduceData(index=0, records=batch(b"v" * 1_000))
-        request = ProduceRequest(acks=0, timeout_ms=0, topic_data=[TopicProduceData(name="t", partition_data=[data])])
+        request = requests.produce(batch(b"v" * 1_000), acks=0, timeout_ms=0)
         header = RequestHeader(ApiKey.PRODUCE, 9, 1, "gone")
         frame = b"".join(bytes(part) for part in encode_request(header, request))  # type: ignore[arg-type]
         stream = await broker.raw()

@@ -52,12 +52,11 @@ from anabranch.protocol.generated.fetch import (
     FetchResponse,
     FetchTopic,
 )
-from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from anabranch.protocol.records import RecordBatch, iter_batches, set_base_offset
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.real_trio import TrioNetwork
 from sim.zk import FakeZk
+from tests.support.broker import requests
 from tests.support.broker.broker_harness import OneBroker, one_broker
 from tests.support.broker.loop_probe import LoopProbe
 from tests.support.broker.replica_cluster import KEY, ReplicaCluster
@@ -300,14 +299,7 @@ async def test_work_on_a_cold_log_waits_for_the_disk_in_threads(
 
 
 async def fetch(broker: OneBroker, isolation: int) -> None:
-    asked = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20) for index in range(3)]
-    request = FetchRequest(
-        max_wait_ms=60_000,
-        min_bytes=1,
-        max_bytes=1 << 20,
-        isolation_level=isolation,
-        topics=[FetchTopic(topic="t", partitions=asked)],
-    )
+    request = requests.fetch(*range(3), max_wait_ms=60_000, isolation_level=isolation)
     found = (await broker.request(request)).responses[0].partitions
     assert [len(partition.records) > 0 for partition in found] == [True] * 3
 
@@ -321,9 +313,7 @@ async def fetch_committed(broker: OneBroker) -> None:
 
 
 async def list_offsets(broker: OneBroker) -> None:
-    asked = [ListOffsetsPartition(partition_index=index, timestamp=START_MS + 5) for index in range(3)]
-    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=asked)])
-    found = (await broker.request(request)).topics[0].partitions
+    found = (await broker.request(requests.list_offsets(*range(3), timestamp=START_MS + 5))).topics[0].partitions
     assert [partition.offset for partition in found] == [5] * 3
 
 
@@ -338,9 +328,7 @@ async def test_a_request_for_cold_records_waits_for_the_disk_in_threads(
         await broker.create_topic("t", 3)
         for number in range(20):
             record = build_batch([(b"k", b"v", (), START_MS + number)])
-            data = [PartitionProduceData(index=index, records=record) for index in range(3)]
-            topics = [TopicProduceData(name="t", partition_data=data)]
-            await broker.request(ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=topics))
+            await broker.request(requests.produce(*[record] * 3))
     async with one_broker(tmp_path, settings, zk) as broker:
         await broker.create_topic("t", 3, leader_epoch=1)
         disk.drop()
@@ -409,13 +397,6 @@ def of_many_bytes(codec: CompressionType) -> bytes:
     return build_batch([(b"k%d" % n, bytes(MANY_BYTES // 3), (), START_MS + n) for n in range(3)], compression=codec)
 
 
-def produce(data: bytes, topic: str = "t") -> ProduceRequest:
-    partitions = [PartitionProduceData(index=0, records=data)]
-    return ProduceRequest(
-        acks=-1, timeout_ms=5_000, topic_data=[TopicProduceData(name=topic, partition_data=partitions)]
-    )
-
-
 SETTINGS = {
     "read for a compacted topic": {"log.cleanup.policy": "compact"},
     "recompressed for its topic": {"compression.type": "gzip"},
@@ -439,14 +420,14 @@ async def test_a_large_batch_is_processed_in_slices_and_threads(
         with monkeypatch.context() as patches:
             watch = CodecWatch(patches)
             with watch.probe.watching():
-                result = (await broker.request(produce(data))).responses[0].partition_responses[0]
+                result = (await broker.request(requests.produce(data))).responses[0].partition_responses[0]
         assert (result.error_code, result.base_offset) == (ErrorCode.NONE, 0)
         count = RecordBatch(data).count
         assert watch.probe.steps >= count
         assert watch.probe.most_steps <= 2 * RECORDS_AT_ONCE, "one slice of reads and one of writes"
         assert watch.most_bytes <= SMALL_BODY_BYTES
         assert watch.in_threads > 0 or build is of_many_records
-        await broker.request(produce(build_batch([(b"next", b"v", (), START_MS)])))
+        await broker.request(requests.produce(build_batch([(b"next", b"v", (), START_MS)])))
         fetch = FetchRequest(max_bytes=1 << 30, topics=[FetchTopic(topic="t", partitions=[whole_partition()])])
         stored = (await broker.request(fetch)).responses[0].partitions[0].records
         first, following = iter_batches(stored)

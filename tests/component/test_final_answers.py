@@ -19,16 +19,12 @@ from anabranch.broker.log.producer_rebuild import ProducerRebuild
 from anabranch.broker.replication.isr import ReplicaProgress
 from anabranch.broker.replication.partition import Partition
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from anabranch.protocol.generated.offset_for_leader_epoch import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
 from anabranch.protocol.generated.produce import ProduceRequest
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel
+from tests.support.broker import requests
 from tests.support.broker.broker_harness import DEADLINE_S
+from tests.support.broker.requests import only
 from tests.support.resize.resized_broker import (
     FIRST,
     GROWN,
@@ -70,10 +66,8 @@ async def test_the_controller_learns_the_end_of_a_closed_partition(broker: Broke
     log.high_watermark = 0  # the followers have not fetched it yet
 
     async def offset(replica_id: int, timestamp: int, epoch: int = 1) -> tuple[int, int]:
-        asked = ListOffsetsPartition(partition_index=5, timestamp=timestamp, current_leader_epoch=epoch)
-        topics = [ListOffsetsTopic(name="t", partitions=[asked])]
-        response = await broker.harness.request(ListOffsetsRequest(replica_id=replica_id, topics=topics))
-        found = response.topics[0].partitions[0]
+        asked = requests.list_offsets(5, timestamp=timestamp, replica_id=replica_id, leader_epoch=epoch)
+        found = only(await broker.harness.request(asked))
         return found.error_code, found.offset
 
     assert await offset(1000, -1) == (0, 1)
@@ -94,9 +88,7 @@ async def test_the_end_of_a_closed_partition_is_not_available_until_the_isr_has_
     partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
 
     async def end() -> tuple[int, int]:
-        topics = [ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=5, timestamp=-1)])]
-        response = await broker.harness.request(ListOffsetsRequest(replica_id=-1, topics=topics))
-        found = response.topics[0].partitions[0]
+        found = only(await broker.harness.request(requests.list_offsets(5)))
         return found.error_code, found.offset
 
     assert await end() == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
@@ -158,10 +150,9 @@ async def test_the_end_of_an_epoch_is_not_available_until_the_isr_has_followed(b
     partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
 
     async def code(epoch: int, replica_id: int = -1) -> int:
-        asked = OffsetForLeaderPartition(partition=1, leader_epoch=epoch)
-        topics = [OffsetForLeaderTopic(topic="t", partitions=[asked])]
-        response = await broker.harness.request(OffsetForLeaderEpochRequest(replica_id=replica_id, topics=topics))
-        return int(response.topics[0].partitions[0].error_code)
+        return int(
+            only(await broker.harness.request(requests.end_of_epoch(1, epoch, replica_id=replica_id))).error_code
+        )
 
     assert await code(0) == ErrorCode.OFFSET_NOT_AVAILABLE
     assert await code(0, replica_id=2) == 0, "a follower has to know where to truncate before it can follow"
@@ -174,10 +165,7 @@ async def test_a_topic_that_was_never_resized_answers_the_ends_of_epochs_at_once
     await broker.has(FIRST, 1, epoch=1)
     partition = broker.node.replicas.leader(TopicPartition("t", 1), 1)
     partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
-    asked = OffsetForLeaderPartition(partition=1, leader_epoch=0)
-    topics = [OffsetForLeaderTopic(topic="t", partitions=[asked])]
-    response = await broker.harness.request(OffsetForLeaderEpochRequest(replica_id=-1, topics=topics))
-    assert response.topics[0].partitions[0].error_code == 0
+    assert only(await broker.harness.request(requests.end_of_epoch(1, 0))).error_code == 0
 
 
 async def test_a_refusal_that_is_not_final_in_time_is_answered_as_a_timeout(broker: Broker) -> None:

@@ -19,10 +19,11 @@ from anabranch.health import UnhealthyError, check_ready
 from anabranch.local.ports import held_port
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from anabranch.runtime.env import SessionState
 from anabranch.zk_schemas.controller import ControllerZnode
+from tests.support.broker import requests
 from tests.support.broker.broker_harness import DEADLINE_S, OneBroker, one_broker
+from tests.support.broker.requests import only
 from tests.support.resize.resize_rules import started
 
 pytestmark = pytest.mark.trio
@@ -88,10 +89,7 @@ async def ready(directory: Path, **settings: str) -> AsyncIterator[Asked]:
 
 async def produce(broker: OneBroker) -> int:
     records = bytes(build_batch([(b"k", b"v", (), 1_000)]))
-    data = [PartitionProduceData(index=0, records=records)]
-    request = ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[TopicProduceData(name="t", partition_data=data)])
-    code: int = (await broker.request(request)).responses[0].partition_responses[0].error_code
-    return code
+    return int(only(await broker.request(requests.produce(records))).error_code)
 
 
 async def test_a_broker_is_ready_once_the_controller_has_confirmed_its_registration(tmp_path: Path) -> None:

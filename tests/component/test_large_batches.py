@@ -18,12 +18,14 @@ from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.generated.produce import ProduceRequest
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel
+from tests.support.broker import requests
 from tests.support.broker.broker_harness import DEADLINE_S, OneBroker, one_broker
 from tests.support.broker.loop_probe import LoopProbe
+from tests.support.broker.requests import only
 from tests.support.resize.resized_broker import GROWN, TOPIC_ID, UNTAGGED, broker_of, key_of
 
 pytestmark = pytest.mark.trio
@@ -54,12 +56,11 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> LoopProbe:
 
 def produce(keys: list[bytes | None], codec: CompressionType = CompressionType.NONE) -> ProduceRequest:
     records = build_batch([(key, b"v", (), 1_000) for key in keys], compression=codec)
-    data = PartitionProduceData(index=0, records=records)
-    return ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[TopicProduceData(name="t", partition_data=[data])])
+    return requests.produce(records)
 
 
 async def answer(broker: OneBroker, request: ProduceRequest) -> Any:
-    return (await broker.request(request)).responses[0].partition_responses[0]
+    return only(await broker.request(request))
 
 
 def keyed(count: int = MANY) -> list[bytes | None]:

@@ -31,12 +31,13 @@ from anabranch.protocol.generated.alter_replica_log_dirs import (
 )
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
 from anabranch.protocol.generated.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
-from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
-from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.generated.fetch import FetchRequest
+from anabranch.protocol.generated.list_offsets import ListOffsetsRequest
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
-from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.generated.produce import ProduceRequest
 from anabranch.runtime import decoded_requests, pauses
 from anabranch.runtime.channel import Channel
+from tests.support.broker import requests
 from tests.support.broker.broker_harness import DEADLINE_S, one_broker
 from tests.support.broker.loop_probe import LoopProbe
 
@@ -69,21 +70,15 @@ async def probe() -> AsyncIterator[LoopProbe]:
 
 def produce(count: int = MANY, *, topic: str = "t") -> ProduceRequest:
     batch = build_batch([(b"k", b"v", (), 1_000)])
-    data = [PartitionProduceData(index=index, records=batch) for index in range(count)]
-    return ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[TopicProduceData(name=topic, partition_data=data)])
+    return requests.produce(*[batch] * count, topic=topic)
 
 
-def latest(count: int = MANY) -> ListOffsetsRequest:
-    asked = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(count)]
-    return ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=asked)])
+def latest() -> ListOffsetsRequest:
+    return requests.list_offsets(*range(MANY))
 
 
 def full_fetch(offset: int, *, wait_ms: int = 0, count: int = MANY) -> FetchRequest:
-    asked = [
-        FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20) for index in range(count)
-    ]
-    topics = [FetchTopic(topic="t", partitions=asked)]
-    return FetchRequest(max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 20, session_epoch=0, topics=topics)
+    return requests.fetch(*range(count), offset=offset, max_wait_ms=wait_ms, session_epoch=0)
 
 
 def between_slices(monkeypatch: pytest.MonkeyPatch, module: ModuleType, work: Callable[[], Awaitable[None]]) -> None:

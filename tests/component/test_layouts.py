@@ -17,7 +17,6 @@ from anabranch.broker.log.slices import TimeSlice
 from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH, EVERY_EPOCH
 from anabranch.protocol.batch_layout import CONTROL_COMMIT
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from anabranch.protocol.generated.fetch import FetchRequest
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
 from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
@@ -38,7 +37,9 @@ from anabranch.zk_schemas.partition_state import LineageEntry, PartitionState
 from anabranch.zk_schemas.partition_state import PartitionLayout as StoredLayout
 from anabranch.zk_schemas.topic import TopicZnode
 from sim.zk import FakeSession, FakeZk
+from tests.support.broker import requests
 from tests.support.broker.broker_harness import BROKER_ID, DEADLINE_S
+from tests.support.broker.requests import only
 from tests.support.log.batches import build_control_batch
 from tests.support.resize.resized_broker import (
     FIRST,
@@ -422,10 +423,8 @@ async def test_hole_23_a_closed_compacted_partition_is_drained_only_if_the_loss_
         await broker.produce(5, GROWN, keyed(b"k"))
 
         async def code(partition: int, leader_epoch: int = -1) -> int:
-            asked = DeleteRecordsPartition(partition_index=partition, offset=1, leader_epoch=leader_epoch)
-            topics = [DeleteRecordsTopic(name="t", partitions=[asked])]
-            response = await broker.harness.request(DeleteRecordsRequest(topics=topics, timeout_ms=5_000))
-            return int(response.topics[0].partitions[0].error_code)
+            asked = requests.delete_records(partition, 1, leader_epoch=leader_epoch)
+            return int(only(await broker.harness.request(asked)).error_code)
 
         await broker.has(SHRUNK, 5, epoch=2)
         assert await code(5) == ErrorCode.POLICY_VIOLATION

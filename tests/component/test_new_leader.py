@@ -12,11 +12,11 @@ import trio
 from anabranch.broker.log.log_manager import LogManager
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.framing import ClientConnection, RequestHeader, decode_response, encode_request
-from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
-from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.generated.produce import ProduceRequest
+from tests.support.broker import requests
 from tests.support.broker.broker_harness import BROKER_ID, OneBroker, one_broker
+from tests.support.broker.requests import only
 from tests.support.log.batches import batch_of
 
 pytestmark = pytest.mark.trio
@@ -38,17 +38,13 @@ async def lead(broker: OneBroker, leader_epoch: int) -> None:
 
 
 async def list_offset(broker: OneBroker, timestamp: int, version: int, replica_id: int = -1) -> Any:
-    partition = ListOffsetsPartition(timestamp=timestamp)
-    topic = ListOffsetsTopic(name="t", partitions=[partition])
-    response = await broker.request(ListOffsetsRequest(replica_id=replica_id, topics=[topic]), version)
-    return response.topics[0].partitions[0]
+    return only(await broker.request(requests.list_offsets(0, timestamp=timestamp, replica_id=replica_id), version))
 
 
 async def test_a_lagging_watermark_is_not_taken_for_the_end(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         await lead(broker, 0)
-        data = TopicProduceData(name="t", partition_data=[PartitionProduceData(records=batch_of(3))])
-        await broker.request(ProduceRequest(acks=1, timeout_ms=1000, topic_data=[data]), 9)
+        await broker.request(requests.produce(batch_of(3), acks=1), 9)
         assert (await list_offset(broker, -1, 7)).offset == 0, (
             "nothing is committed, and no consumer got a higher offset"
         )
@@ -63,19 +59,15 @@ async def test_a_lagging_watermark_is_not_taken_for_the_end(tmp_path: Path) -> N
 async def test_a_consumer_above_the_watermark_waits_and_is_not_reset(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         await lead(broker, 0)
-        data = TopicProduceData(name="t", partition_data=[PartitionProduceData(records=batch_of(3))])
-        await broker.request(ProduceRequest(acks=1, timeout_ms=1000, topic_data=[data]), 9)
+        await broker.request(requests.produce(batch_of(3), acks=1), 9)
         for offset, code in ((2, ErrorCode.NONE), (3, ErrorCode.NONE), (4, ErrorCode.OFFSET_OUT_OF_RANGE)):
-            asked = FetchPartition(fetch_offset=offset, partition_max_bytes=1000)
-            request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic="t", partitions=[asked])])
-            found = (await broker.request(request, 11)).responses[0].partitions[0]
+            found = only(await broker.request(requests.fetch(0, offset=offset), 11))
             assert (found.error_code, len(found.records or b"")) == (code, 0)
 
 
 async def test_a_broker_that_stops_appends_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records appended while logs are closed would not be synced, and the clean-shutdown marker would be wrong."""
-    data = TopicProduceData(name="t", partition_data=[PartitionProduceData(records=batch_of(3))])
-    produce = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[data])
+    produce = requests.produce(batch_of(3), acks=1)
     streams: list[trio.SocketStream] = []
     answers: list[Any] = []
     real_shutdown = LogManager.shutdown

@@ -15,16 +15,12 @@ from anabranch.protocol.batch_layout import CONTROL_COMMIT
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
-from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from anabranch.protocol.generated.offset_for_leader_epoch import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
 from anabranch.protocol.records import iter_batches
 from anabranch.protocol.types import TopicPartition
 from sim.zk import FakeZk
+from tests.support.broker import requests
 from tests.support.broker.broker_harness import BROKER_ID
+from tests.support.broker.requests import only
 from tests.support.log.batches import build_control_batch
 from tests.support.resize.resized_broker import GROWN, Broker, broker_of
 
@@ -61,15 +57,11 @@ async def offsets(broker: Broker, offset: int) -> list[int]:
 
 
 async def listed(broker: Broker, timestamp: int) -> int:
-    asked = ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=5, timestamp=timestamp)])
-    response = await broker.harness.request(ListOffsetsRequest(replica_id=CONSUMER, topics=[asked]))
-    return int(response.topics[0].partitions[0].offset)
+    return int(only(await broker.harness.request(requests.list_offsets(5, timestamp=timestamp))).offset)
 
 
 async def epoch_end(broker: Broker, epoch: int) -> tuple[int, int]:
-    asked = OffsetForLeaderTopic(topic="t", partitions=[OffsetForLeaderPartition(partition=5, leader_epoch=epoch)])
-    response = await broker.harness.request(OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=[asked]))
-    found = response.topics[0].partitions[0]
+    found = only(await broker.harness.request(requests.end_of_epoch(5, epoch)))
     assert found.error_code == ErrorCode.NONE
     return found.leader_epoch, found.end_offset
 

@@ -13,17 +13,13 @@ from anabranch.broker.replication.isr import ReplicaProgress
 from anabranch.broker.replication.partition import Partition
 from anabranch.protocol.batch_layout import CONTROL_COMMIT
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from anabranch.protocol.generated.offset_for_leader_epoch import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
 from anabranch.protocol.records import iter_batches
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel
 from sim.zk import FakeZk
+from tests.support.broker import requests
 from tests.support.broker.broker_harness import BROKER_ID, DEADLINE_S
+from tests.support.broker.requests import only
 from tests.support.log.batches import build_control_batch
 from tests.support.resize.resized_broker import (
     FIRST,
@@ -58,10 +54,8 @@ async def closed(broker: Broker, records: int = 2) -> Partition:
 
 async def epoch_end(broker: Broker, epoch: int, current_leader_epoch: int = -1) -> tuple[int, int] | ErrorCode:
     """The end of an epoch in partition 5 as (epoch, end offset), or the error."""
-    asked = OffsetForLeaderPartition(partition=5, current_leader_epoch=current_leader_epoch, leader_epoch=epoch)
-    topics = [OffsetForLeaderTopic(topic="t", partitions=[asked])]
-    found = (await broker.harness.request(OffsetForLeaderEpochRequest(replica_id=-1, topics=topics))).topics[0]
-    end = found.partitions[0]
+    request = requests.end_of_epoch(5, epoch, current_leader_epoch=current_leader_epoch)
+    end = only(await broker.harness.request(request))
     return (end.leader_epoch, end.end_offset) if end.error_code == 0 else ErrorCode.of(end.error_code)
 
 
@@ -244,8 +238,5 @@ async def test_a_drain_deletes_only_in_the_leader_epoch_of_the_closed_partition(
     partition = await closed(broker)
     if epoch > 1:
         await broker.has(layout, 5, epoch=epoch)
-    asked = DeleteRecordsPartition(partition_index=5, offset=2, leader_epoch=named)
-    topics = [DeleteRecordsTopic(name="t", partitions=[asked])]
-    response = await broker.harness.request(DeleteRecordsRequest(topics=topics, timeout_ms=5_000))
-    assert response.topics[0].partitions[0].error_code == code
+    assert only(await broker.harness.request(requests.delete_records(5, 2, leader_epoch=named))).error_code == code
     assert partition.log.log_start_offset == (2 if code is ErrorCode.NONE else 0)
