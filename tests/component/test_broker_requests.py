@@ -27,7 +27,7 @@ from anabranch.protocol.generated.describe_cluster import DescribeClusterControl
 from anabranch.protocol.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from anabranch.protocol.generated.describe_producers import DescribeProducersRequest
 from anabranch.protocol.generated.describe_producers import TopicRequest as DescribeTopicRequest
-from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest
+from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
 from anabranch.protocol.generated.find_coordinator import FindCoordinatorRequest
 from anabranch.protocol.generated.init_producer_id import InitProducerIdRequest
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrPartitionState

@@ -12,10 +12,18 @@ from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.topic_readers import TopicReadersRequest
 from anabranch.zk_schemas import paths
 from tests.support.controller.controller_cluster import ControllerCluster, FakeBroker
-from tests.support.resize.resize_rules import TOPIC, configure, hold_records, resized
+from tests.support.resize.resize_rules import TOPIC, alter, configure, hold_records, resized
 
 pytestmark = pytest.mark.trio
 COMPACT = {"cleanup_policy": "compact"}
+STAYS = (
+    "The topic is compacted: partitions 4, 5 stay, because they have the latest values of their keys."
+    f" {LOSS_KEY}=true removes them, and loses these values."
+)
+LOST = (
+    f"{LOSS_KEY}=true: partitions 4, 5 are removed when every group has read them. The latest values of their keys are"
+    " lost, and older values in other partitions may become visible again."
+)
 
 
 async def merged(cluster: ControllerCluster, **config: str) -> None:
@@ -26,6 +34,11 @@ async def merged(cluster: ControllerCluster, **config: str) -> None:
     hold_records(cluster, range(4, 6), 40)
     await resized(cluster, 4)
     cluster.brokers[2].groups["g"] = {(TOPIC, p): (40, -1) for p in (4, 5)}
+
+
+async def answered(cluster: ControllerCluster, count: int, *, validate_only: bool = False) -> tuple[int, str | None]:
+    result = (await cluster.request(alter(count, validate_only=validate_only))).results[0]
+    return result.error_code, result.error_message
 
 
 async def stays(cluster: ControllerCluster, caplog: pytest.LogCaptureFixture, why: str) -> None:
@@ -50,6 +63,23 @@ async def test_marked_partitions_of_a_compacted_topic_stay_though_every_group_ha
     await resized(cluster, 8)
     state = await cluster.state(TOPIC, 5)
     assert state.lineage[-1].losers == {1: 2} and cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
+
+
+async def test_the_dry_run_and_the_response_report_whether_latest_values_are_lost(
+    cluster: ControllerCluster, autojump_clock: object
+) -> None:
+    await configure(cluster, cleanup_policy="compact")
+    assert await answered(cluster, 6, validate_only=True) == (0, None)
+    await resized(cluster, 6)
+    hold_records(cluster, range(4, 6), 40)
+    assert await answered(cluster, 4, validate_only=True) == (0, STAYS)
+    await configure(cluster, cleanup_policy="compact,delete")
+    until = STAYS.replace("stay,", "stay until the records have expired,")
+    assert await answered(cluster, 4, validate_only=True) == (0, until)
+    await configure(cluster, delete_latest_values_when_drained="true")
+    assert await answered(cluster, 4, validate_only=True) == (0, LOST)
+    await configure(cluster, delete_latest_values_when_drained="false", cleanup_policy="compact")
+    assert await answered(cluster, 4) == (0, STAYS)
 
 
 # ---------------------------------------------------------------- the policy is altered while partitions drain

@@ -387,6 +387,15 @@ async def test_other_requests_are_decided_while_all_partitions_elect_leaders(
     assert (await cluster.state("large", LARGE - 1)).leader == 1
 
 
+async def test_other_requests_are_decided_while_preferred_leaders_are_elected_again(
+    cluster: ControllerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await led_by_second(cluster)
+    writes = Writes(cluster, monkeypatch)
+    await cluster.until(lambda: cluster.brokers[2].led()["large", LARGE - 1][0] == 1, within_s=600)
+    writes.check(LARGE)
+
+
 async def test_other_requests_are_decided_while_a_large_topic_is_resized(
     cluster: ControllerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
