@@ -1,4 +1,4 @@
-"""A running coordinator. For virtual time, a test also takes the fixture ``autojump_clock``."""
+"""A running coordinator, in virtual time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Running:
 
 
 @pytest.fixture
-async def running(nursery: Any) -> AsyncIterator[Running]:
+async def running(nursery: Any, autojump_clock: trio.testing.MockClock) -> AsyncIterator[Running]:
     gc.freeze()  # ``live`` does not search the older objects, which would take long
     log, topics, levels = MemoryLog(), EveryTopic(), dict[str, int]()
 

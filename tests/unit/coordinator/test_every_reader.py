@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from trio.testing import MockClock
 
 from anabranch.broker.coordinator import readers
 from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
@@ -43,7 +42,7 @@ def position(group: TopicReadersResponseGroup) -> tuple[int, int, bool, bool]:
     return partition.committed_offset, partition.position, partition.is_reported, partition.need_position
 
 
-async def test_groups_that_committed_or_subscribe_read_the_topic(running: Running, autojump_clock: MockClock) -> None:
+async def test_groups_that_committed_or_subscribe_read_the_topic(running: Running) -> None:
     await running.loaded()
     commit(running, 7, group="stored")
     commit(running, 8, group="elsewhere", topic="other")
@@ -58,7 +57,7 @@ async def test_groups_that_committed_or_subscribe_read_the_topic(running: Runnin
     assert sorted(found(running, group_ids=("stored", "nobody"))) == ["stored"]
 
 
-async def test_a_group_in_a_rebalance_may_read_any_topic(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_group_in_a_rebalance_may_read_any_topic(running: Running) -> None:
     await running.loaded()
     await stock_member(running, "other")
     assert found(running) == {}
@@ -73,7 +72,7 @@ async def test_a_group_in_a_rebalance_may_read_any_topic(running: Running, autoj
     ids=["assigned nothing", "assigned the topic", "assigned another topic"],
 )
 async def test_the_assignment_counts_where_a_subscription_cannot_be_read(
-    running: Running, autojump_clock: MockClock, assigned: bytes, reads: bool | None, is_missing: bool
+    running: Running, assigned: bytes, reads: bool | None, is_missing: bool
 ) -> None:
     await running.loaded()
     joining = join(running)
@@ -90,7 +89,7 @@ async def test_the_assignment_counts_where_a_subscription_cannot_be_read(
         assert groups[GROUP].unreadable_member == (member_id if is_missing else "")
 
 
-async def test_a_commit_of_another_incarnation_does_not_count(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_commit_of_another_incarnation_does_not_count(running: Running) -> None:
     await running.loaded()
     running.topics.incarnations[TopicPartition("t", 0)] = 5
     commit(running, 7)
@@ -99,9 +98,7 @@ async def test_a_commit_of_another_incarnation_does_not_count(running: Running, 
     assert position(later)[0] == -1 and later.has_committed
 
 
-async def test_an_owner_is_asked_for_its_position_once_the_commit_is_far_enough(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_an_owner_is_asked_for_its_position_once_the_commit_is_far_enough(running: Running) -> None:
     """An owner that is asked too early calls its flush callback for nothing."""
     await running.loaded()
     commit(running, 7)
@@ -114,9 +111,7 @@ async def test_an_owner_is_asked_for_its_position_once_the_commit_is_far_enough(
     assert position(found(running, ask_from=7)[GROUP]) == (7, 6, True, True)
 
 
-async def test_owners_are_asked_once_about_all_partitions(
-    running: Running, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_owners_are_asked_once_about_all_partitions(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """A question for each partition would take a time that grows with the square of their number."""
     await running.loaded()
     commit(running, 7)
@@ -131,7 +126,7 @@ async def test_owners_are_asked_once_about_all_partitions(
     assert asked == [{TopicPartition("t", 0): 3, TopicPartition("t", 3): 3}]
 
 
-async def test_no_commit_is_enough_while_members_cannot_report(running: Running, autojump_clock: MockClock) -> None:
+async def test_no_commit_is_enough_while_members_cannot_report(running: Running) -> None:
     """KIP-584: ``group_coordinator`` was forced below level 2, and the polls of owners are refused."""
     await running.loaded()
     commit(running, 7)
@@ -142,16 +137,14 @@ async def test_no_commit_is_enough_while_members_cannot_report(running: Running,
     assert position(found(running, ask_from=0)[GROUP]) == (7, -1, True, True)
 
 
-async def test_each_answer_to_a_controller_has_its_own_proof_of_leadership(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_each_answer_to_a_controller_has_its_own_proof_of_leadership(running: Running) -> None:
     await running.loaded()
     found(running)
     found(running)
     assert len(running.log.asked_to_confirm) == 2
 
 
-async def test_a_question_of_a_controller_delays_no_member(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_question_of_a_controller_delays_no_member(running: Running) -> None:
     """Only a leader counts groups before it serves them."""
     await held(running)
     running.topics.resized = set()

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from trio.testing import MockClock
 
 from anabranch.broker.coordinator.consumer_offsets_records import encode
 from anabranch.broker.coordinator.durable import DurableState, GroupRecord, OffsetRecord
@@ -55,9 +54,7 @@ NOT_COORDINATOR = ErrorCode.NOT_COORDINATOR
 # ---------------------------------------------------------------- outcomes that are known late
 
 
-async def test_the_outcome_of_an_earlier_leaderships_write_changes_nothing(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_the_outcome_of_an_earlier_leaderships_write_changes_nothing(running: Running) -> None:
     await running.loaded(0, 1)
     running.log.hold = True
     old = commit(running, 8)
@@ -75,7 +72,7 @@ async def test_the_outcome_of_an_earlier_leaderships_write_changes_nothing(
     assert fetched(running) == (4, 0)
 
 
-async def test_a_commit_that_timed_out_counts_once_it_is_committed(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_commit_that_timed_out_counts_once_it_is_committed(running: Running) -> None:
     await running.loaded()
     running.log.hold = True
     committing = commit(running, 7)
@@ -90,7 +87,7 @@ async def test_a_commit_that_timed_out_counts_once_it_is_committed(running: Runn
     assert fetched_stable(running) == ErrorCode.NONE
 
 
-async def test_every_waiting_write_has_its_own_timeout(running: Running, autojump_clock: MockClock) -> None:
+async def test_every_waiting_write_has_its_own_timeout(running: Running) -> None:
     await running.loaded()
     running.log.hold = True
     first = commit(running, 1)
@@ -105,9 +102,7 @@ async def test_every_waiting_write_has_its_own_timeout(running: Running, autojum
     assert fetched(running) == (2, 0)
 
 
-async def test_a_write_that_timed_out_is_not_answered_again_on_unload(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_write_that_timed_out_is_not_answered_again_on_unload(running: Running) -> None:
     await running.loaded()
     running.log.hold = True
     commit(running, 1, group="simple")
@@ -117,9 +112,7 @@ async def test_a_write_that_timed_out_is_not_answered_again_on_unload(
     assert fetched(running) == (-1, NOT_COORDINATOR)
 
 
-async def test_a_group_deleted_after_a_commit_timed_out_stays_deleted(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_group_deleted_after_a_commit_timed_out_stays_deleted(running: Running) -> None:
     await running.loaded()
     running.log.hold = True
     commit(running, 1)
@@ -133,7 +126,7 @@ async def test_a_group_deleted_after_a_commit_timed_out_stays_deleted(
     assert fetched(running) == (-1, 0)
 
 
-async def test_a_group_rebalances_after_its_assignment_timed_out(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_group_rebalances_after_its_assignment_timed_out(running: Running) -> None:
     await running.loaded()
     joining = join(running)
     await pass_time(3.001)
@@ -152,9 +145,7 @@ async def test_a_group_rebalances_after_its_assignment_timed_out(running: Runnin
     assert value(syncing).assignment == b"mine"
 
 
-async def test_a_commit_on_too_few_replicas_counts_but_is_not_acknowledged(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_commit_on_too_few_replicas_counts_but_is_not_acknowledged(running: Running) -> None:
     await running.loaded()
     running.log.hold = True
     committing = commit(running, 7)
@@ -183,7 +174,7 @@ APPEND_ERRORS = [
 
 @pytest.mark.parametrize(("error", "to_commit", "to_sync"), APPEND_ERRORS, ids=lambda code: code.name)
 async def test_append_errors_are_mapped_as_in_kafka(
-    running: Running, error: ErrorCode, to_commit: ErrorCode, to_sync: ErrorCode, autojump_clock: MockClock
+    running: Running, error: ErrorCode, to_commit: ErrorCode, to_sync: ErrorCode
 ) -> None:
     await running.loaded()
     joining = join(running)
@@ -207,7 +198,7 @@ def fetching(running: Running) -> Deferred[Any]:
     return running.coordinator.offset_fetch(Context(api_version=7), OffsetFetchRequest(group_id=GROUP, topics=topics))
 
 
-async def test_an_offset_is_returned_once_leadership_is_confirmed(running: Running, autojump_clock: MockClock) -> None:
+async def test_an_offset_is_returned_once_leadership_is_confirmed(running: Running) -> None:
     await running.loaded()
     commit(running, 7)
     running.log.is_cut_off = True
@@ -219,9 +210,7 @@ async def test_an_offset_is_returned_once_leadership_is_confirmed(running: Runni
     assert fetched_offset(value(asking)) == (8, 0)
 
 
-async def test_a_read_counts_only_a_confirmation_that_was_requested_after_it(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_read_counts_only_a_confirmation_that_was_requested_after_it(running: Running) -> None:
     """A confirmation in flight may have been requested before the successor's election."""
     await running.loaded()
     running.log.is_cut_off = True
@@ -234,9 +223,7 @@ async def test_a_read_counts_only_a_confirmation_that_was_requested_after_it(
     assert fetched_offset(value(second)) == fetched_offset(value(third)) == (-1, NOT_COORDINATOR)
 
 
-async def test_a_read_gets_not_coordinator_if_leadership_is_not_confirmed(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_read_gets_not_coordinator_if_leadership_is_not_confirmed(running: Running) -> None:
     await running.loaded()
     running.log.is_cut_off = True
     first = fetching(running)
@@ -255,7 +242,7 @@ async def test_a_read_gets_not_coordinator_if_leadership_is_not_confirmed(
     assert fetched(running) == (-1, 0)
 
 
-async def test_reads_that_wait_are_answered_on_unload(running: Running, autojump_clock: MockClock) -> None:
+async def test_reads_that_wait_are_answered_on_unload(running: Running) -> None:
     await running.loaded()
     running.log.is_cut_off = True
     first, second = fetching(running), fetching(running)
@@ -268,9 +255,7 @@ async def test_reads_that_wait_are_answered_on_unload(running: Running, autojump
 # ---------------------------------------------------------------- unload
 
 
-async def test_waiting_joins_and_deletions_are_answered_at_once_on_unload(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_waiting_joins_and_deletions_are_answered_at_once_on_unload(running: Running) -> None:
     await running.loaded()
     member_id = await stable_member(running)
     commit(running, 1, group="simple")
@@ -293,7 +278,7 @@ async def test_waiting_joins_and_deletions_are_answered_at_once_on_unload(
     assert value(removing).error_code == NOT_COORDINATOR
 
 
-async def test_a_waiting_sync_is_answered_at_once_on_unload(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_waiting_sync_is_answered_at_once_on_unload(running: Running) -> None:
     await running.loaded()
     joining = join(running)
     await pass_time(3.001)
@@ -303,7 +288,7 @@ async def test_a_waiting_sync_is_answered_at_once_on_unload(running: Running, au
     assert value(syncing).error_code == NOT_COORDINATOR
 
 
-async def test_unload_leaves_no_state_and_no_timer_behind(running: Running, autojump_clock: MockClock) -> None:
+async def test_unload_leaves_no_state_and_no_timer_behind(running: Running) -> None:
     await running.loaded(0, 1)
     await stable_member(running)
     running.log.hold = True
@@ -324,7 +309,7 @@ async def test_unload_leaves_no_state_and_no_timer_behind(running: Running, auto
     assert not leadership._loads and not leadership._work.locked()
 
 
-async def test_only_the_leader_expires_offsets(running: Running, autojump_clock: MockClock) -> None:
+async def test_only_the_leader_expires_offsets(running: Running) -> None:
     await running.loaded()
     commit(running, 1)
     running.coordinator.on_not_leader(0, 1)
@@ -353,9 +338,7 @@ def join_static(running: Running, member_id: str = "") -> Any:
     return running.coordinator.answer(Context(api_version=5), request)
 
 
-async def test_a_static_member_rejoins_at_a_new_coordinator_without_a_rebalance(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_static_member_rejoins_at_a_new_coordinator_without_a_rebalance(running: Running) -> None:
     await running.loaded(0, 1)
     joining = join_static(running)
     await pass_time(3.001)
@@ -370,9 +353,7 @@ async def test_a_static_member_rejoins_at_a_new_coordinator_without_a_rebalance(
     assert value(sync(running, again.member_id, 1)).assignment == b"mine"
 
 
-async def test_a_member_id_that_was_only_handed_out_is_unknown_to_the_next_coordinator(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_member_id_that_was_only_handed_out_is_unknown_to_the_next_coordinator(running: Running) -> None:
     await running.loaded(0, 1)
     handed_out = value(join(running, version=4))
     assert handed_out.error_code == ErrorCode.MEMBER_ID_REQUIRED
@@ -382,7 +363,7 @@ async def test_a_member_id_that_was_only_handed_out_is_unknown_to_the_next_coord
     assert value(join(running, version=4)).error_code == ErrorCode.MEMBER_ID_REQUIRED
 
 
-async def test_the_generation_continues_at_the_next_coordinator(running: Running, autojump_clock: MockClock) -> None:
+async def test_the_generation_continues_at_the_next_coordinator(running: Running) -> None:
     await running.loaded(0, 1)
     member_id = await stable_member(running)
     running.coordinator.on_not_leader(0, 2)
@@ -392,9 +373,7 @@ async def test_the_generation_continues_at_the_next_coordinator(running: Running
     assert heartbeat(running, member_id, 1) == ErrorCode.ILLEGAL_GENERATION
 
 
-async def test_kafka_19862_a_tombstone_whose_group_was_compacted_away_is_no_error(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_kafka_19862_a_tombstone_whose_group_was_compacted_away_is_no_error(running: Running) -> None:
     """While a coordinator loads the log, compaction may remove records to which a later tombstone refers."""
     removed = encode(OffsetRecord(GROUP, TopicPartition("t", 0), None))
     running.log.records[0] = [removed, encode(GroupRecord(GROUP, None)), offset_record(2, "other")]
@@ -406,9 +385,7 @@ async def test_kafka_19862_a_tombstone_whose_group_was_compacted_away_is_no_erro
 # ---------------------------------------------------------------- topics deleted around a fail-over
 
 
-async def test_a_deletion_reported_before_leading_is_carried_out_after_loading(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_deletion_reported_before_leading_is_carried_out_after_loading(running: Running) -> None:
     """The coordinator that should have deleted the offsets may have crashed first."""
     running.log.records[0] = [offset_record(1)]
     running.topics.missing.add("t")
@@ -418,9 +395,7 @@ async def test_a_deletion_reported_before_leading_is_carried_out_after_loading(
     assert running.log.records[0][-1] == encode(OffsetRecord(GROUP, TopicPartition("t", 0), None))
 
 
-async def test_a_deletion_reported_during_an_abandoned_load_is_not_forgotten(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_deletion_reported_during_an_abandoned_load_is_not_forgotten(running: Running) -> None:
     running.log.records[0] = [offset_record(1)]
     gate = running.log.gate = trio.Event()
     await running.loaded(0, 1)
@@ -431,7 +406,7 @@ async def test_a_deletion_reported_during_an_abandoned_load_is_not_forgotten(
     assert fetched(running) == (-1, 0)
 
 
-async def test_a_deletion_whose_tombstone_was_lost_is_tried_again(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_deletion_whose_tombstone_was_lost_is_tried_again(running: Running) -> None:
     await running.loaded()
     commit(running, 1)
     running.log.hold = True
@@ -445,14 +420,14 @@ async def test_a_deletion_whose_tombstone_was_lost_is_tried_again(running: Runni
     assert fetched(running) == (-1, 0)
 
 
-async def test_offsets_of_a_topic_that_was_created_again_are_kept(running: Running, autojump_clock: MockClock) -> None:
+async def test_offsets_of_a_topic_that_was_created_again_are_kept(running: Running) -> None:
     running.log.records[0] = [offset_record(1)]
     running.coordinator.on_partitions_deleted({TopicPartition("t", 0): -1})
     await running.loaded()
     assert fetched(running) == (1, 0)
 
 
-async def test_deletions_are_remembered_for_two_checks_at_most(running: Running, autojump_clock: MockClock) -> None:
+async def test_deletions_are_remembered_for_two_checks_at_most(running: Running) -> None:
     deletions: Any = running.coordinator._deletions
     running.coordinator.on_partitions_deleted({TopicPartition("t", 0): -1})
     await pass_time(601)

@@ -44,9 +44,7 @@ NOT_COORDINATOR = ErrorCode.NOT_COORDINATOR
 # ---------------------------------------------------------------- when a new leader may answer
 
 
-async def test_a_new_leader_serves_once_every_loaded_record_is_committed(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_new_leader_serves_once_every_loaded_record_is_committed(running: Running) -> None:
     """A record above the high watermark could be returned now and be lost with this leader."""
     running.log.records[0] = [group_record(), offset_record(5)]
     running.log.watermark = trio.Event()
@@ -60,9 +58,7 @@ async def test_a_new_leader_serves_once_every_loaded_record_is_committed(
     assert heartbeat(running, "m-1", 3) == ErrorCode.NONE
 
 
-async def test_a_leader_deposed_while_it_waits_for_the_watermark_serves_nothing(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_leader_deposed_while_it_waits_for_the_watermark_serves_nothing(running: Running) -> None:
     running.log.records[0] = [offset_record(5)]
     running.log.watermark = trio.Event()
     await running.loaded(0, 1)
@@ -72,7 +68,7 @@ async def test_a_leader_deposed_while_it_waits_for_the_watermark_serves_nothing(
     assert fetched(running) == (-1, NOT_COORDINATOR)
 
 
-async def test_sessions_start_at_the_end_of_the_load(running: Running, autojump_clock: MockClock) -> None:
+async def test_sessions_start_at_the_end_of_the_load(running: Running) -> None:
     running.log.records[0] = [group_record()]
     running.log.watermark = trio.Event()
     await running.loaded()
@@ -84,9 +80,7 @@ async def test_sessions_start_at_the_end_of_the_load(running: Running, autojump_
     assert heartbeat(running, "m-1", 3) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_sessions_of_loaded_members_without_a_heartbeat_expire(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_sessions_of_loaded_members_without_a_heartbeat_expire(running: Running) -> None:
     running.log.records[0] = [group_record()]
     await running.loaded()
     await pass_time(9.9)
@@ -103,7 +97,7 @@ STEPS = 12
 @pytest.mark.parametrize("event", ["unload", "next epoch", "later epoch", "close"])
 @pytest.mark.parametrize("groups", [10, 300], ids=["one slice", "two slices"])
 async def test_an_event_at_every_step_of_a_load_takes_effect(
-    running: Running, groups: int, event: str, step: int, autojump_clock: MockClock
+    running: Running, groups: int, event: str, step: int
 ) -> None:
     """KAFKA-10614, HOTFIX #2436: no event is lost during a load."""
     running.log.records[0] = [offset_record(n, f"g{n}") for n in range(groups)]
@@ -130,7 +124,7 @@ async def test_an_event_at_every_step_of_a_load_takes_effect(
     assert live(LoadedPartition) == (0 if gone else 1)
 
 
-async def test_a_load_takes_fewer_turns_than_the_tests_assume(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_load_takes_fewer_turns_than_the_tests_assume(running: Running) -> None:
     running.log.records[0] = [offset_record(n, f"g{n}") for n in range(300)]
     running.coordinator.on_leader(0, 5)
     leadership: Any = running.coordinator._leadership
@@ -144,7 +138,7 @@ async def test_a_load_takes_fewer_turns_than_the_tests_assume(running: Running, 
 # ---------------------------------------------------------------- every append names its leader epoch
 
 
-async def test_a_coordinator_writes_only_in_the_epoch_it_loaded_in(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_coordinator_writes_only_in_the_epoch_it_loaded_in(running: Running) -> None:
     await running.loaded(0, 5)
     joining = join(running)
     await pass_time(3.001)
@@ -157,9 +151,7 @@ async def test_a_coordinator_writes_only_in_the_epoch_it_loaded_in(running: Runn
     assert commit_error(commit(running, 1, group="simple")) == ErrorCode.NONE
 
 
-async def test_a_leader_that_continues_in_the_next_epoch_writes_in_it(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_leader_that_continues_in_the_next_epoch_writes_in_it(running: Running) -> None:
     await running.loaded(0, 5)
     running.log.epochs[0] = 6
     await running.loaded(0, 6)
@@ -168,9 +160,7 @@ async def test_a_leader_that_continues_in_the_next_epoch_writes_in_it(
 
 
 @pytest.mark.parametrize("held_by", ["read", "watermark"])
-async def test_a_leader_that_continues_during_a_load_serves_in_the_newest_epoch(
-    running: Running, held_by: str, autojump_clock: MockClock
-) -> None:
+async def test_a_leader_that_continues_during_a_load_serves_in_the_newest_epoch(running: Running, held_by: str) -> None:
     held = trio.Event()
     if held_by == "read":
         running.log.gate = held
@@ -233,9 +223,7 @@ async def test_fifty_loads_at_once_block_the_event_loop_no_longer_than_one(
     assert log.most <= 2 * 256  # a slice ends after 256 steps if no time passes
 
 
-async def test_one_partition_that_waits_for_its_watermark_holds_up_no_other(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_one_partition_that_waits_for_its_watermark_holds_up_no_other(running: Running) -> None:
     running.log.watermark = trio.Event()
     await running.loaded(0, 1)
     running.log.watermark = None
@@ -245,7 +233,7 @@ async def test_one_partition_that_waits_for_its_watermark_holds_up_no_other(
     assert list(leadership.loaded) == [1]
 
 
-async def test_groups_are_built_in_slices(running: Running, autojump_clock: MockClock) -> None:
+async def test_groups_are_built_in_slices(running: Running) -> None:
     running.log.records[0] = [offset_record(n, f"g{n}") for n in range(100)]
     await running.loaded()
     leadership: Any = running.coordinator._leadership

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from trio.testing import MockClock
 
 from anabranch.broker.coordinator.consumer_offsets_records import encode
 from anabranch.broker.coordinator.durable import OffsetRecord
@@ -83,7 +82,7 @@ async def owner_of_t0(running: Running) -> str:
 # ---------------------------------------------------------------- polls and time
 
 
-async def test_a_poll_waits_for_max_wait_ms_and_no_longer(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_poll_waits_for_max_wait_ms_and_no_longer(running: Running) -> None:
     await running.loaded()
     member_id = await owner_of_t0(running)
     polling = poll(running, member_id, 1, wants=False, max_wait_ms=500)
@@ -93,7 +92,7 @@ async def test_a_poll_waits_for_max_wait_ms_and_no_longer(running: Running, auto
     assert value(polling).topics == []
 
 
-async def test_a_session_ends_while_a_poll_waits(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_session_ends_while_a_poll_waits(running: Running) -> None:
     await running.loaded()
     member_id = await owner_of_t0(running)
     polling = poll(running, member_id, 1, wants=False, max_wait_ms=2**31 - 1)
@@ -101,7 +100,7 @@ async def test_a_session_ends_while_a_poll_waits(running: Running, autojump_cloc
     assert value(polling).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_a_rebalance_answers_a_waiting_poll(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_rebalance_answers_a_waiting_poll(running: Running) -> None:
     await running.loaded()
     member_id = await owner_of_t0(running)
     assert answered(poll(running, member_id, 1)) == (-1, True)
@@ -115,9 +114,7 @@ async def test_a_rebalance_answers_a_waiting_poll(running: Running, autojump_clo
 # ---------------------------------------------------------------- hole 19: another coordinator
 
 
-async def test_hole_19_a_fail_over_releases_no_member_early_and_leaves_none_waiting(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_hole_19_a_fail_over_releases_no_member_early_and_leaves_none_waiting(running: Running) -> None:
     """The successor knows the commit and the owner, which may not have saved the committed records."""
     await running.loaded(0, 1)
     member_id = await owner_of_t0(running)
@@ -135,9 +132,7 @@ async def test_hole_19_a_fail_over_releases_no_member_early_and_leaves_none_wait
     assert answered(poll(running, member_id, 1, position=100)) == (100, True)
 
 
-async def test_answers_are_numbered_in_the_order_in_which_they_are_made(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_answers_are_numbered_in_the_order_in_which_they_are_made(running: Running) -> None:
     """A member orders the answers of its two connections by their numbers, also across a fail-over."""
     await running.loaded(0, 1)
     member_id = await owner_of_t0(running)
@@ -152,12 +147,12 @@ async def test_answers_are_numbered_in_the_order_in_which_they_are_made(
     assert made == [(1, 1), (1, 2), (1, 3), (3, 1)]
 
 
-async def test_a_client_that_is_no_member_gets_no_number(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_client_that_is_no_member_gets_no_number(running: Running) -> None:
     await running.loaded()
     assert value(poll(running, "", -1)).answer_number == -1
 
 
-async def test_polls_are_refused_by_a_coordinator_that_shuts_down(running: Running, autojump_clock: MockClock) -> None:
+async def test_polls_are_refused_by_a_coordinator_that_shuts_down(running: Running) -> None:
     await running.loaded()
     member_id = await owner_of_t0(running)
     answered(poll(running, member_id, 1))
@@ -167,7 +162,7 @@ async def test_polls_are_refused_by_a_coordinator_that_shuts_down(running: Runni
     assert value(polling).error_code == value(poll(running, member_id, 1)).error_code == unavailable
 
 
-async def test_a_group_without_a_name_has_no_positions(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_group_without_a_name_has_no_positions(running: Running) -> None:
     await running.loaded()
     assert value(poll(running, "", -1, group="")).error_code == ErrorCode.INVALID_GROUP_ID
 
@@ -188,7 +183,7 @@ def commit_as(running: Running, offset: int, member_id: str) -> Deferred[Any]:
 
 @pytest.mark.parametrize(("version", "incarnation"), [(6, -1), (7, -1), (8, 9)])
 async def test_hole_20_offset_fetch_has_the_incarnation_from_version_8_on(
-    running: Running, version: int, incarnation: int, autojump_clock: MockClock
+    running: Running, version: int, incarnation: int
 ) -> None:
     """librdkafka before 2.2 uses version 7 and cannot parse a tag (librdkafka #4278)."""
     running.topics.incarnations[T0] = 9
@@ -203,9 +198,7 @@ async def test_hole_20_offset_fetch_has_the_incarnation_from_version_8_on(
     assert (partition.committed_offset, partition.incarnation) == (5, incarnation)
 
 
-async def test_hole_20_a_removal_keeps_the_offsets_of_the_partition_that_was_created_again(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_hole_20_a_removal_keeps_the_offsets_of_the_partition_that_was_created_again(running: Running) -> None:
     running.topics.incarnations[T0] = 7
     await running.loaded()
     commit(running, 5)
@@ -222,9 +215,7 @@ async def test_hole_20_a_removal_keeps_the_offsets_of_the_partition_that_was_cre
     assert fetched(running) == (2, 0)
 
 
-async def test_hole_20_the_next_coordinator_deletes_offsets_of_the_removed_incarnation(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_hole_20_the_next_coordinator_deletes_offsets_of_the_removed_incarnation(running: Running) -> None:
     """The successor writes the tombstone that its predecessor did not write."""
     running.topics.incarnations[T0] = 7
     await running.loaded(0, 1)
@@ -236,9 +227,7 @@ async def test_hole_20_the_next_coordinator_deletes_offsets_of_the_removed_incar
     assert running.log.records[0][-1] == encode(OffsetRecord(GROUP, T0, None))
 
 
-async def test_a_broker_lists_the_groups_it_coordinates_and_answers_for_no_other(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_broker_lists_the_groups_it_coordinates_and_answers_for_no_other(running: Running) -> None:
     """A client that drains a partition asks every broker for the broker's groups, and each coordinator for offsets."""
     running.topics.offsets_partitions = 2
     await running.loaded(0)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from anabranch.broker.coordinator import reader_answers, readers
 from anabranch.broker.deferred import Deferred
@@ -35,7 +34,7 @@ OF_CONTROLLER = TopicReadersRequest(
 
 
 @pytest.fixture
-async def asked_of(running: Running, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+async def asked_of(running: Running, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Let ``running`` coordinate many groups. Returns the groups that are looked at, as they are."""
     monkeypatch.setattr(reader_answers, "ITEMS_AT_ONCE", AT_ONCE)
     await running.loaded()

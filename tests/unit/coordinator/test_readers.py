@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from trio.testing import MockClock
 
 from anabranch.broker.coordinator.counted import CountedGroups, Creation
 from anabranch.broker.deferred import Deferred
@@ -90,14 +89,14 @@ async def held(running: Running) -> None:
 # ---------------------------------------------------------------- answers to leaders
 
 
-async def test_a_group_has_a_position_where_it_has_a_commit(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_group_has_a_position_where_it_has_a_commit(running: Running) -> None:
     await held(running)
     commit(running, 7)
     commit(running, 8, group="elsewhere", topic="other")
     assert readers(running, 0, 1) == {GROUP: {0: (7, False)}}
 
 
-async def test_a_commit_counts_once_it_is_in_the_log(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_commit_counts_once_it_is_in_the_log(running: Running) -> None:
     await held(running)
     running.log.hold = True
     commit(running, 7)
@@ -106,19 +105,19 @@ async def test_a_commit_counts_once_it_is_in_the_log(running: Running, autojump_
     assert readers(running, 0) == {GROUP: {0: (7, False)}}
 
 
-async def test_members_that_subscribe_count_before_they_commit(running: Running, autojump_clock: MockClock) -> None:
+async def test_members_that_subscribe_count_before_they_commit(running: Running) -> None:
     await held(running)
     await stock_member(running, "t")
     assert readers(running, 0) == {GROUP: {}}
 
 
-async def test_members_that_subscribe_to_other_topics_do_not_count(running: Running, autojump_clock: MockClock) -> None:
+async def test_members_that_subscribe_to_other_topics_do_not_count(running: Running) -> None:
     await held(running)
     await stock_member(running, "other")
     assert readers(running, 0) == {}
 
 
-async def test_a_coordinator_that_was_cut_off_answers_nothing(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_coordinator_that_was_cut_off_answers_nothing(running: Running) -> None:
     """The successor may have a group that this coordinator does not know."""
     await held(running)
     running.log.is_cut_off = True
@@ -128,7 +127,7 @@ async def test_a_coordinator_that_was_cut_off_answers_nothing(running: Running, 
     assert value(asking).coordinators == []
 
 
-async def test_an_answer_has_the_age_of_its_proof_of_leadership(running: Running, autojump_clock: MockClock) -> None:
+async def test_an_answer_has_the_age_of_its_proof_of_leadership(running: Running) -> None:
     """A proof is used for several answers, so that not every question needs a record in the log."""
     await held(running)
 
@@ -145,7 +144,7 @@ async def test_an_answer_has_the_age_of_its_proof_of_leadership(running: Running
     assert len(running.log.asked_to_confirm) == 2
 
 
-async def test_a_group_whose_members_all_keep_order_is_not_counted(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_group_whose_members_all_keep_order_is_not_counted(running: Running) -> None:
     await held(running)
     commit(running, 7)
     member_id = await owner_of_t0(running)
@@ -153,9 +152,7 @@ async def test_a_group_whose_members_all_keep_order_is_not_counted(running: Runn
     assert readers(running, 0) == {}
 
 
-async def test_beside_a_stock_member_members_that_keep_order_count_by_their_reports(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_beside_a_stock_member_members_that_keep_order_count_by_their_reports(running: Running) -> None:
     """A member of our own client may commit before its flush callback has returned."""
     await held(running)
     commit(running, 7)
@@ -167,9 +164,7 @@ async def test_beside_a_stock_member_members_that_keep_order_count_by_their_repo
     assert readers(running, 0) == {GROUP: {0: (5, True)}}
 
 
-async def test_a_new_group_with_the_name_of_a_deleted_one_counts_as_another(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_new_group_with_the_name_of_a_deleted_one_counts_as_another(running: Running) -> None:
     await held(running)
     begin(running)
     commit(running, 7)
@@ -182,9 +177,7 @@ async def test_a_new_group_with_the_name_of_a_deleted_one_counts_as_another(
     assert readers(running, 0) == {GROUP: {}}
 
 
-async def test_a_group_that_only_fetched_offsets_is_forgotten_after_a_minute(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_group_that_only_fetched_offsets_is_forgotten_after_a_minute(running: Running) -> None:
     await held(running)
     begin(running)
     await pass_time(59)
@@ -196,7 +189,7 @@ async def test_a_group_that_only_fetched_offsets_is_forgotten_after_a_minute(
 # ---------------------------------------------------------------- when a member may begin
 
 
-async def test_a_new_group_begins_when_every_leader_counts_it(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_new_group_begins_when_every_leader_counts_it(running: Running) -> None:
     """Leaders use only answers that are younger than the lease. After one lease all these answers include the group."""
     await held(running)
     beginning = begin(running)
@@ -208,7 +201,7 @@ async def test_a_new_group_begins_when_every_leader_counts_it(running: Running, 
     assert begin(running).filled, "the group is counted by now"
 
 
-async def test_a_group_with_the_name_of_a_deleted_one_waits_again(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_group_with_the_name_of_a_deleted_one_waits_again(running: Running) -> None:
     await held(running)
     begin(running)
     await pass_time(4)
@@ -217,9 +210,7 @@ async def test_a_group_with_the_name_of_a_deleted_one_waits_again(running: Runni
     assert not begin(running).filled
 
 
-async def test_a_new_coordinator_waits_for_the_end_of_its_predecessors_lease(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_new_coordinator_waits_for_the_end_of_its_predecessors_lease(running: Running) -> None:
     await held(running)
     commit(running, 3)
     begin(running)
@@ -233,27 +224,21 @@ async def test_a_new_coordinator_waits_for_the_end_of_its_predecessors_lease(
 
 
 @pytest.mark.parametrize("what", ["not held", "ours", "not resized"])
-async def test_a_member_begins_at_once_unless_leaders_hold_its_group(
-    running: Running, autojump_clock: MockClock, what: str
-) -> None:
+async def test_a_member_begins_at_once_unless_leaders_hold_its_group(running: Running, what: str) -> None:
     await held(running)
     running.topics.withheld = set() if what == "not held" else {"t"}
     running.topics.resized = set() if what == "not resized" else {"t"}
     assert begin(running, ours=what == "ours").filled
 
 
-async def test_a_request_of_a_leader_shows_a_resize_before_the_metadata_does(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_request_of_a_leader_shows_a_resize_before_the_metadata_does(running: Running) -> None:
     await held(running)
     running.topics.resized = set()
     readers(running, 0)
     assert not begin(running).filled
 
 
-async def test_topics_that_no_leader_asks_for_any_more_are_forgotten(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_topics_that_no_leader_asks_for_any_more_are_forgotten(running: Running) -> None:
     """No leader uses an answer that is older than the lease."""
     counted = CountedGroups()
     counted.note_asked("a", 1_000, since_ms=0)
@@ -269,9 +254,7 @@ async def test_topics_that_no_leader_asks_for_any_more_are_forgotten(
     assert begin(running).filled
 
 
-async def test_a_waiting_member_is_answered_when_the_coordinator_moves(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_waiting_member_is_answered_when_the_coordinator_moves(running: Running) -> None:
     await held(running)
     beginning = begin(running)
     running.coordinator.on_not_leader(0, 1)
@@ -287,9 +270,7 @@ async def counted(running: Running) -> None:
     await pass_time(3.31)
 
 
-async def test_a_group_begins_at_the_first_offset_of_a_partition_that_was_created(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_group_begins_at_the_first_offset_of_a_partition_that_was_created(running: Running) -> None:
     """The group has no commit in the losing partition: with ``latest`` it may have read and committed nothing."""
     await held(running)
     await counted(running)
@@ -297,16 +278,14 @@ async def test_a_group_begins_at_the_first_offset_of_a_partition_that_was_create
     assert fetched_offset(value(begin(running, 1))) == (40, 0)
 
 
-async def test_a_group_that_appears_after_the_creation_gets_no_start_offset(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_group_that_appears_after_the_creation_gets_no_start_offset(running: Running) -> None:
     await held(running)
     create(running)
     await counted(running)
     assert fetched_offset(value(begin(running, 1))) == (-1, 0)
 
 
-async def test_a_start_offset_never_replaces_a_commit(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_start_offset_never_replaces_a_commit(running: Running) -> None:
     await held(running)
     await counted(running)
     commit(running, 12)
@@ -314,7 +293,7 @@ async def test_a_start_offset_never_replaces_a_commit(running: Running, autojump
     assert fetched(running) == (12, 0)
 
 
-async def test_a_member_waits_until_its_start_offset_is_committed(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_member_waits_until_its_start_offset_is_committed(running: Running) -> None:
     await held(running)
     await counted(running)
     running.log.hold = True
@@ -327,9 +306,7 @@ async def test_a_member_waits_until_its_start_offset_is_committed(running: Runni
     assert fetched_offset(value(beginning)) == (0, 0)
 
 
-async def test_a_start_offset_whose_commit_is_lost_is_committed_again(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_start_offset_whose_commit_is_lost_is_committed_again(running: Running) -> None:
     await held(running)
     await counted(running)
     create_without_a_start_offset(running)
@@ -338,9 +315,7 @@ async def test_a_start_offset_whose_commit_is_lost_is_committed_again(
     assert fetched_offset(value(beginning)) == (0, 0)
 
 
-async def test_a_member_gets_a_retriable_error_while_nothing_can_be_committed(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_member_gets_a_retriable_error_while_nothing_can_be_committed(running: Running) -> None:
     await held(running)
     await counted(running)
     running.log.hold = True
@@ -350,9 +325,7 @@ async def test_a_member_gets_a_retriable_error_while_nothing_can_be_committed(
     assert fetched_offset(value(beginning)) == (-1, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
 
-async def test_a_member_that_knows_the_partition_first_waits_for_its_coordinator(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_member_that_knows_the_partition_first_waits_for_its_coordinator(running: Running) -> None:
     await held(running)
     await counted(running)
     running.topics.unknown.add(NEW)
@@ -364,9 +337,7 @@ async def test_a_member_that_knows_the_partition_first_waits_for_its_coordinator
     assert fetched_offset(value(beginning)) == (0, 0)
 
 
-async def test_a_fetch_for_a_partition_that_is_never_created_returns_no_offset(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_fetch_for_a_partition_that_is_never_created_returns_no_offset(running: Running) -> None:
     await held(running)
     await counted(running)
     running.topics.unknown.add(NEW)
@@ -375,9 +346,7 @@ async def test_a_fetch_for_a_partition_that_is_never_created_returns_no_offset(
     assert fetched_offset(value(beginning)) == (-1, 0)
 
 
-async def test_the_next_coordinator_commits_a_start_offset_that_its_predecessor_did_not(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_the_next_coordinator_commits_a_start_offset_that_its_predecessor_did_not(running: Running) -> None:
     await held(running)
     await counted(running)
     commit(running, 5)
@@ -392,9 +361,7 @@ async def test_the_next_coordinator_commits_a_start_offset_that_its_predecessor_
     assert fetched_offset(value(beginning)) == (0, 0)
 
 
-async def test_no_start_offset_is_committed_for_members_that_keep_order(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_no_start_offset_is_committed_for_members_that_keep_order(running: Running) -> None:
     await held(running)
     commit(running, 7)
     member_id = await owner_of_t0(running)
@@ -403,9 +370,7 @@ async def test_no_start_offset_is_committed_for_members_that_keep_order(
     assert fetched_offset(value(begin(running, 1, ours=True))) == (-1, 0)
 
 
-async def test_no_start_offset_is_committed_in_a_topic_that_is_not_held(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_no_start_offset_is_committed_in_a_topic_that_is_not_held(running: Running) -> None:
     await running.loaded()
     commit(running, 5)
     create(running)
@@ -413,9 +378,7 @@ async def test_no_start_offset_is_committed_in_a_topic_that_is_not_held(
     assert fetched_offset(value(begin(running, 1))) == (-1, 0)
 
 
-async def test_no_member_waits_for_a_start_offset_in_a_removed_partition(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_no_member_waits_for_a_start_offset_in_a_removed_partition(running: Running) -> None:
     await held(running)
     await counted(running)
     create_without_a_start_offset(running)

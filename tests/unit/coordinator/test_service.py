@@ -64,9 +64,7 @@ pytestmark = pytest.mark.trio
 # ---------------------------------------------------------------- members and commits
 
 
-async def test_a_group_is_empty_after_the_session_timeout_of_its_only_member(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_group_is_empty_after_the_session_timeout_of_its_only_member(running: Running) -> None:
     await running.loaded()
     member_id = await stable_member(running)
     assert heartbeat(running, member_id, 1) == ErrorCode.NONE
@@ -77,9 +75,7 @@ async def test_a_group_is_empty_after_the_session_timeout_of_its_only_member(
     assert group_state(running) == "Empty"
 
 
-async def test_a_join_takes_the_initial_delay_and_no_longer(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_join_takes_the_initial_delay_and_no_longer(running: Running) -> None:
     await running.loaded()
     joining = join(running)
     await pass_time(2.999)
@@ -88,9 +84,7 @@ async def test_a_join_takes_the_initial_delay_and_no_longer(
     assert value(joining).generation_id == 1
 
 
-async def test_a_commit_is_acknowledged_once_the_log_has_committed_it(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_commit_is_acknowledged_once_the_log_has_committed_it(running: Running) -> None:
     await running.loaded()
     running.log.hold = True
     committing = commit(running, 7)
@@ -101,9 +95,7 @@ async def test_a_commit_is_acknowledged_once_the_log_has_committed_it(
     assert fetched(running) == (7, 0)
 
 
-async def test_a_lost_commit_leaves_the_earlier_offset(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_lost_commit_leaves_the_earlier_offset(running: Running) -> None:
     await running.loaded()
     commit(running, 7)
     running.log.hold = True
@@ -113,9 +105,7 @@ async def test_a_lost_commit_leaves_the_earlier_offset(
     assert fetched(running) == (7, 0)
 
 
-async def test_outcomes_are_applied_in_the_order_of_the_writes(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_outcomes_are_applied_in_the_order_of_the_writes(running: Running) -> None:
     await running.loaded()
     running.log.hold = True
     first, second = commit(running, 1), commit(running, 2)
@@ -126,23 +116,19 @@ async def test_outcomes_are_applied_in_the_order_of_the_writes(
     assert fetched(running) == (2, 0)
 
 
-async def test_an_append_that_raises_is_a_lost_write(running: Running, autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_append_that_raises_is_a_lost_write(running: Running) -> None:
     await running.loaded()
     running.log.raises = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     assert commit_error(commit(running, 1)) == ErrorCode.NOT_COORDINATOR
 
 
-async def test_a_commit_with_a_group_id_too_long_for_a_record_is_refused(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_commit_with_a_group_id_too_long_for_a_record_is_refused(running: Running) -> None:
     await running.loaded()
     assert commit_error(commit(running, 1, group="g" * 40_000)) == ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     assert commit_error(commit(running, 1)) == ErrorCode.NONE
 
 
-async def test_a_stable_fetch_refuses_a_partition_with_a_pending_commit(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_stable_fetch_refuses_a_partition_with_a_pending_commit(running: Running) -> None:
     await running.loaded()
     commit(running, 1)
     running.log.hold = True
@@ -155,9 +141,7 @@ async def test_a_stable_fetch_refuses_a_partition_with_a_pending_commit(
 # ---------------------------------------------------------------- where a group is
 
 
-async def test_requests_are_refused_before_leadership_while_loading_and_afterwards(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_requests_are_refused_before_leadership_while_loading_and_afterwards(running: Running) -> None:
     assert value(join(running)).error_code == ErrorCode.NOT_COORDINATOR
     running.log.gate = trio.Event()
     running.coordinator.on_leader(0, 0)
@@ -178,9 +162,7 @@ async def test_requests_are_refused_before_leadership_while_loading_and_afterwar
     assert commit_error(commit(running, 2)) == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_an_empty_group_id_is_invalid_only_for_members(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_an_empty_group_id_is_invalid_only_for_members(running: Running) -> None:
     await running.loaded()
     request = JoinGroupRequest(group_id="", session_timeout_ms=10_000)
     response = value(running.coordinator.answer(Context(), request))
@@ -188,9 +170,7 @@ async def test_an_empty_group_id_is_invalid_only_for_members(
     assert commit_error(commit(running, 1, group="")) == ErrorCode.NONE
 
 
-async def test_unload_answers_a_waiting_join_and_commit(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_unload_answers_a_waiting_join_and_commit(running: Running) -> None:
     await running.loaded()
     joining = join(running)
     running.log.hold = True
@@ -203,7 +183,7 @@ async def test_unload_answers_a_waiting_join_and_commit(
     assert fetched(running, "simple") == (1, 0)
 
 
-async def test_a_successor_knows_members_and_offsets(running: Running, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_successor_knows_members_and_offsets(running: Running) -> None:
     await running.loaded()
     member_id = await stable_member(running)
     commit(running, 5, group="simple")
@@ -219,9 +199,7 @@ async def test_a_successor_knows_members_and_offsets(running: Running, autojump_
 # ---------------------------------------------------------------- races of load and unload
 
 
-async def test_hotfix_2436_a_returning_leader_loads_again(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_hotfix_2436_a_returning_leader_loads_again(running: Running) -> None:
     await running.loaded()
     commit(running, 1)
     running.coordinator.on_not_leader(0, 1)
@@ -230,9 +208,7 @@ async def test_hotfix_2436_a_returning_leader_loads_again(
     assert fetched(running) == (9, 0)
 
 
-async def test_kafka_4704_a_group_that_became_simple_loads(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_kafka_4704_a_group_that_became_simple_loads(running: Running) -> None:
     running.log.records[0] = [group_record(), encode(GroupRecord(GROUP, None)), offset_record(4)]
     await running.loaded()
     assert fetched(running) == (4, 0)
@@ -240,9 +216,7 @@ async def test_kafka_4704_a_group_that_became_simple_loads(
     assert (described.group_state, described.protocol_type) == ("Empty", "")
 
 
-async def test_kafka_16118_a_deleted_replica_is_unloaded_whatever_the_epoch(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_kafka_16118_a_deleted_replica_is_unloaded_whatever_the_epoch(running: Running) -> None:
     await running.loaded(0, 7)
     running.coordinator.on_not_leader(0, None)
     assert commit_error(commit(running, 1)) == ErrorCode.NOT_COORDINATOR
@@ -250,9 +224,7 @@ async def test_kafka_16118_a_deleted_replica_is_unloaded_whatever_the_epoch(
     assert commit_error(commit(running, 1)) == ErrorCode.NONE
 
 
-async def test_kafka_20115_unload_does_not_need_the_log(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_kafka_20115_unload_does_not_need_the_log(running: Running) -> None:
     await running.loaded()
     running.log.hold = True
     committing = commit(running, 1)
@@ -261,9 +233,7 @@ async def test_kafka_20115_unload_does_not_need_the_log(
     assert commit_error(committing) == ErrorCode.NOT_COORDINATOR
 
 
-async def test_a_late_load_of_an_older_epoch_changes_nothing(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_late_load_of_an_older_epoch_changes_nothing(running: Running) -> None:
     running.log.records[0] = [offset_record(1)]
     old_gate = running.log.gate = trio.Event()
     running.coordinator.on_leader(0, 1)
@@ -279,9 +249,7 @@ async def test_a_late_load_of_an_older_epoch_changes_nothing(
     assert running.log.reads == 2
 
 
-async def test_an_unload_during_a_load_takes_effect_at_once(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_an_unload_during_a_load_takes_effect_at_once(running: Running) -> None:
     gate = running.log.gate = trio.Event()
     running.coordinator.on_leader(0, 1)
     await trio.testing.wait_all_tasks_blocked()
@@ -292,9 +260,7 @@ async def test_an_unload_during_a_load_takes_effect_at_once(
     assert fetched(running) == (-1, ErrorCode.NOT_COORDINATOR)
 
 
-async def test_leadership_changes_of_older_epochs_are_ignored(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_leadership_changes_of_older_epochs_are_ignored(running: Running) -> None:
     await running.loaded(0, 5)
     running.coordinator.on_not_leader(0, 4)
     assert commit_error(commit(running, 1)) == ErrorCode.NONE
@@ -304,9 +270,7 @@ async def test_leadership_changes_of_older_epochs_are_ignored(
     assert running.log.reads == 1
 
 
-async def test_a_leader_that_continues_in_the_next_epoch_keeps_the_groups(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_leader_that_continues_in_the_next_epoch_keeps_the_groups(running: Running) -> None:
     await running.loaded(0, 5)
     joining = join(running)
     await running.loaded(0, 6)
@@ -317,7 +281,7 @@ async def test_a_leader_that_continues_in_the_next_epoch_keeps_the_groups(
     assert value(joining).error_code == ErrorCode.NOT_COORDINATOR
 
 
-async def test_a_load_tries_a_failed_read_again(running: Running, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_load_tries_a_failed_read_again(running: Running) -> None:
     running.log.records[0] = [offset_record(3)]
     running.log.read_errors = [KafkaError(ErrorCode.KAFKA_STORAGE_ERROR), OSError("disk")]
     running.coordinator.on_leader(0, 0)
@@ -378,9 +342,7 @@ async def test_kip_915_unknown_key_types_are_skipped_with_one_warning() -> None:
     assert len(log.records[0]) == 5
 
 
-async def test_kip_915_each_record_is_written_at_the_level_that_is_finalized(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_kip_915_each_record_is_written_at_the_level_that_is_finalized(running: Running) -> None:
     """KIP-915: a partition that was loaded at one level continues at the next, up or down."""
     await running.loaded()
     for level, version in ((1, 3), (2, 4), (1, 3), (0, 3)):
@@ -404,9 +366,7 @@ async def test_a_malformed_record_is_reported_and_the_rest_loaded() -> None:
 # ---------------------------------------------------------------- deletion and expiry
 
 
-async def test_offsets_of_deleted_partitions_get_tombstones(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_offsets_of_deleted_partitions_get_tombstones(running: Running) -> None:
     await running.loaded()
     commit(running, 1)
     commit(running, 1, topic="other")
@@ -419,7 +379,7 @@ async def test_offsets_of_deleted_partitions_get_tombstones(
 
 
 async def test_a_deletion_visits_only_groups_that_committed_an_offset_of_the_topic(
-    running: Running, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With thousands of groups, visits to all other groups would make each deletion block the broker."""
     await running.loaded()
@@ -446,9 +406,7 @@ async def test_a_deletion_visits_only_groups_that_committed_an_offset_of_the_top
     assert [fetched(running, group=group) for group in visited] == [(-1, 0), (-1, 0)]
 
 
-async def test_partitions_deleted_while_loading_are_removed_afterwards(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_partitions_deleted_while_loading_are_removed_afterwards(running: Running) -> None:
     running.log.records[0] = [offset_record(1), offset_record(1, partition=1)]
     gate = running.log.gate = trio.Event()
     running.coordinator.on_leader(0, 0)
@@ -460,9 +418,7 @@ async def test_partitions_deleted_while_loading_are_removed_afterwards(
     assert fetched(running) == (-1, 0)
 
 
-async def test_expired_offsets_are_removed_with_their_group(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_expired_offsets_are_removed_with_their_group(running: Running) -> None:
     await running.loaded()
     commit(running, 1)
     await pass_time(7 * 24 * 3600 - 1)
@@ -472,7 +428,7 @@ async def test_expired_offsets_are_removed_with_their_group(
     assert running.coordinator.list_groups(Context(), ListGroupsRequest()).groups == []
 
 
-async def test_delete_groups_answers_for_each_group(running: Running, autojump_clock: trio.testing.MockClock) -> None:
+async def test_delete_groups_answers_for_each_group(running: Running) -> None:
     await running.loaded()
     commit(running, 1, group="simple")
     await stable_member(running)
@@ -489,9 +445,7 @@ async def test_delete_groups_answers_for_each_group(running: Running, autojump_c
     assert value(running.coordinator.delete_groups(Context(), DeleteGroupsRequest())).results == []
 
 
-async def test_the_service_answers_offset_delete_and_leave_group(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_the_service_answers_offset_delete_and_leave_group(running: Running) -> None:
     await running.loaded()
     commit(running, 1)
     topics = [OffsetDeleteRequestTopic(name="t", partitions=[OffsetDeleteRequestPartition(partition_index=0)])]
@@ -503,7 +457,7 @@ async def test_the_service_answers_offset_delete_and_leave_group(
     assert left.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_groups_are_listed_by_state(running: Running, autojump_clock: trio.testing.MockClock) -> None:
+async def test_groups_are_listed_by_state(running: Running) -> None:
     await running.loaded()
     commit(running, 1, group="simple")
     await stable_member(running)
@@ -516,18 +470,14 @@ async def test_groups_are_listed_by_state(running: Running, autojump_clock: trio
     assert listed(["Empty", "Dead"]) == ["simple"]
 
 
-async def test_authorized_operations_are_returned_when_requested(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_authorized_operations_are_returned_when_requested(running: Running) -> None:
     await running.loaded()
     request = DescribeGroupsRequest(groups=["nobody"], include_authorized_operations=True)
     (described,) = running.coordinator.describe_groups(Context(), request).groups
     assert (described.group_state, described.authorized_operations) == ("Dead", 328)
 
 
-async def test_offset_fetch_version_1_repeats_the_error_in_each_partition(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_offset_fetch_version_1_repeats_the_error_in_each_partition(running: Running) -> None:
     topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0, 1])]
     request = OffsetFetchRequest(group_id=GROUP, topics=topics)
     response = value(running.coordinator.offset_fetch(Context(api_version=1), request))
@@ -545,9 +495,7 @@ async def test_cancelling_the_coordinator_answers_a_waiting_join(autojump_clock:
     assert value(joining).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_subscriptions_are_not_described_before_the_group_is_stable(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_subscriptions_are_not_described_before_the_group_is_stable(running: Running) -> None:
     """The topics are hidden in the initial delay and in a rebalance; the protocol type is shown at once."""
     await running.loaded()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import pytest
-from trio.testing import MockClock
 
 from anabranch.broker.coordinator import expiry
 from anabranch.broker.coordinator.consumer_offsets_records import encode
@@ -70,7 +69,7 @@ def removed(monkeypatch: pytest.MonkeyPatch) -> LoopProbe:
 
 @pytest.mark.parametrize("sweep", SWEEPS, ids=lambda sweep: sweep.__name__)
 async def test_very_many_groups_are_swept_in_slices(
-    sweep: Callable[[Running], Awaitable[None]], running: Running, removed: LoopProbe, autojump_clock: MockClock
+    sweep: Callable[[Running], Awaitable[None]], running: Running, removed: LoopProbe
 ) -> None:
     """Only one slice of one partition runs at a time."""
     for partition in range(3):
@@ -84,7 +83,7 @@ async def test_very_many_groups_are_swept_in_slices(
 
 @pytest.mark.parametrize("sweep", SWEEPS, ids=lambda sweep: sweep.__name__)
 async def test_a_slice_is_replicated_before_the_next_one_is_decided(
-    sweep: Callable[[Running], Awaitable[None]], running: Running, autojump_clock: MockClock
+    sweep: Callable[[Running], Awaitable[None]], running: Running
 ) -> None:
     """When a follower returns to the ISR, many writes are committed and completed at once."""
     running.log.records[0] = [committed(f"g{n}") for n in range(GROUPS)]
@@ -101,9 +100,7 @@ async def test_a_slice_is_replicated_before_the_next_one_is_decided(
     assert slices >= GROUPS // MAX_STEPS and len(running.log.records[0]) == 2 * GROUPS
 
 
-async def test_a_sweep_of_one_partition_does_not_wait_for_the_replicas_of_another(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_sweep_of_one_partition_does_not_wait_for_the_replicas_of_another(running: Running) -> None:
     running.topics.offsets_partitions = 2
     at = running.coordinator.partition_for
     names = {at(name): name for name in (f"g{number}" for number in range(20))}
@@ -115,9 +112,7 @@ async def test_a_sweep_of_one_partition_does_not_wait_for_the_replicas_of_anothe
     assert sorted(partition for partition, _, _ in running.log.waiting) == [0, 1]
 
 
-async def test_a_sweep_ends_when_the_partition_loses_its_coordinator(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_sweep_ends_when_the_partition_loses_its_coordinator(running: Running) -> None:
     running.log.records[0] = [committed(f"g{n}") for n in range(GROUPS)]
     await running.loaded(0, 0)
     running.log.hold = True
