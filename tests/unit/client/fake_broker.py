@@ -7,10 +7,11 @@ import inspect
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
+from anabranch import Admin, Consumer, Producer
 from anabranch.protocol.api_keys import API, ApiKey
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.framing import Request, ServerConnection, encode_response
@@ -47,6 +48,7 @@ SERVED = (
     ApiKey.API_VERSIONS,
     ApiKey.INIT_PRODUCER_ID,
 )
+AnyClient = TypeVar("AnyClient", Admin, Consumer, Producer)
 Layout = tuple[int, int, int]
 """The initial partition count, the undeleted one, and the layout version."""
 DROP = "drop"
@@ -177,6 +179,12 @@ class FakeBroker:
             finally:
                 tasks.cancel_scope.cancel()
                 listener.close()
+
+    @contextlib.asynccontextmanager
+    async def client(self, kind: type[AnyClient], *topics: str, **config: Any) -> AsyncIterator[AnyClient]:
+        """Serve, and run a client of this broker, for the length of a block."""
+        async with self.running(), kind(*topics, bootstrap_servers=self.address, **config) as client:
+            yield client
 
     async def _serve(self, stream: Stream) -> None:
         """Answer in order. During a held fetch the connection is still read, and the next fetch ends the held fetch."""

@@ -91,7 +91,7 @@ async def test_only_lineages_that_a_broker_did_not_know_are_requested_again() ->
     answers = iter([first, second])
     broker = ResizingBroker({EPOCHS: lambda body: next(answers)})
 
-    async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
+    async with broker.client(Admin, **FAST) as admin:
         found = await admin.lineages([FOUR, FIVE])
     assert found == {
         FOUR: PartitionLineage(Lineage(3, 2)),
@@ -116,7 +116,7 @@ async def test_a_broker_without_the_lineage_api_raises_unsupported_version() -> 
     broker = FakeBroker({"t": 6})
     broker.max_versions[EPOCHS] = 0
 
-    async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
+    async with broker.client(Admin, **FAST) as admin:
         with pytest.raises(KafkaError) as raised:
             await admin.lineages([FIVE])
         assert raised.value.code is ErrorCode.UNSUPPORTED_VERSION
@@ -181,7 +181,7 @@ async def test_listing_offsets_of_a_partition_that_does_not_exist_is_an_error() 
     broker = FakeBroker({"t": 6})
     config = {**FAST, "default_api_timeout_ms": 1_000}
 
-    async with broker.running(), Admin(bootstrap_servers=broker.address, **config) as admin:
+    async with broker.client(Admin, **config) as admin:
         with pytest.raises(KafkaTimeoutError, match="t has no partition 6"):
             await admin.list_offsets({TopicPartition("t", 6): "latest"})
 
@@ -190,7 +190,7 @@ async def test_an_error_that_is_not_retriable_is_raised() -> None:
     answer = epochs_response(refused(5, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     broker = ResizingBroker({EPOCHS: lambda body: answer})
 
-    async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
+    async with broker.client(Admin, **FAST) as admin:
         with pytest.raises(KafkaError) as raised:
             await admin.lineages([FIVE])
         assert raised.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -210,7 +210,7 @@ async def test_the_positions_of_a_group_are_requested_without_a_membership() -> 
     )
     broker = ResizingBroker({POSITION: lambda body: next(answers)})
 
-    async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
+    async with broker.client(Admin, **FAST) as admin:
         found = await admin.group_positions("g", [FOUR, FIVE])
     assert found == {FOUR: GroupPosition(17, True), FIVE: GroupPosition(-1, False)}
     body = broker.seen(POSITION)[-1]
@@ -225,7 +225,7 @@ async def test_a_lower_count_and_validate_only_are_sent_unchanged() -> None:
     refusal = CreatePartitionsTopicResult(name="t", error_code=ErrorCode.POLICY_VIOLATION, error_message="not now")
     broker = ResizingBroker({ApiKey.CREATE_PARTITIONS: lambda body: CreatePartitionsResponse(results=[refusal])})
 
-    async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
+    async with broker.client(Admin, **FAST) as admin:
         with pytest.raises(KafkaError, match="not now") as raised:
             await admin.create_partitions({"t": 4}, validate_only=True)
         assert raised.value.code is ErrorCode.POLICY_VIOLATION
@@ -253,7 +253,7 @@ async def test_a_repeated_create_partitions_succeeds_only_if_the_first_was_carri
 
     broker = ResizingBroker({ApiKey.CREATE_PARTITIONS: answer})
 
-    async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
+    async with broker.client(Admin, **FAST) as admin:
         with pytest.raises(KafkaError, match="INVALID_PARTITIONS") if is_refused else nullcontext():
             await admin.create_partitions({"t": count})
 
@@ -273,7 +273,7 @@ async def test_the_outcome_of_one_topic_does_not_count_for_another() -> None:
 
     broker = ResizingBroker({ApiKey.CREATE_PARTITIONS: answer})
 
-    async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
+    async with broker.client(Admin, **FAST) as admin:
         with pytest.raises(KafkaError) as raised:
             await admin.create_partitions({"t": 6, "u": 6})
     assert raised.value.code is refused
@@ -294,7 +294,7 @@ async def test_a_count_that_does_not_fit_into_a_request_is_refused(count: int) -
     """The client itself refuses the count, because the count does not fit into the field of a request."""
     broker = ResizingBroker({})
 
-    async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
+    async with broker.client(Admin, **FAST) as admin:
         for call in (admin.create_partitions({"t": count}), admin.create_topics([NewTopic("t", count)])):
             with pytest.raises(KafkaError) as counted:
                 await call
@@ -309,7 +309,6 @@ async def test_a_count_that_does_not_fit_into_a_request_is_refused(count: int) -
 
 async def test_other_requests_are_answered_while_a_resize_is_carried_out() -> None:
     """A broker answers the requests of one connection in order, and CreatePartitions only after the resize."""
-
     asked, finished = anyio.Event(), anyio.Event()
 
     async def carry_out(_: Any) -> CreatePartitionsResponse:

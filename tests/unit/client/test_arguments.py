@@ -92,10 +92,7 @@ def test_a_parameter_without_a_rule_is_found_when_its_class_is_made() -> None:
 @pytest.mark.parametrize("chosen", [1.0, -1, True, None, "0"])
 async def test_a_partitioner_that_chooses_no_number_fails_the_send_and_nothing_else(chosen: Any) -> None:
     choices = [chosen, 0]
-    async with (
-        FakeBroker({"t": 2}).running() as broker,
-        Producer(bootstrap_servers=broker.address, partitioner=lambda topic, key: choices.pop(0)) as producer,
-    ):
+    async with FakeBroker({"t": 2}).client(Producer, partitioner=lambda topic, key: choices.pop(0)) as producer:
         with pytest.raises((TypeError, ValueError), match="that the partitioner chose"):
             await producer.send("t", b"v")
         assert (await producer.send_and_wait("t", b"v")).partition == 0

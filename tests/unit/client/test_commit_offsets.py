@@ -87,7 +87,6 @@ def offset(value: int, incarnation: int) -> OffsetAndMetadata:
 )
 async def test_offsets_of_a_removed_partition_are_dropped_and_hold_up_no_others(after: MetadataResponse) -> None:
     """A member commits as it joins again. Retries of refused offsets would delay this member."""
-
     brokers = Brokers({(3, INCARNATION + 3)})
     link = committing(brokers, after)
     await link.commit_offsets({tp(0): offset(7, INCARNATION), tp(3): offset(9, INCARNATION + 3)}, 1_000)
@@ -96,7 +95,6 @@ async def test_offsets_of_a_removed_partition_are_dropped_and_hold_up_no_others(
 
 async def test_only_refused_offsets_are_committed_again() -> None:
     """The coordinator's broker does not know a new partition yet, so the coordinator refuses the partition's offset."""
-
     brokers = Brokers({(3, INCARNATION + 3)})
     link = committing(brokers, described(1, 4))
     with pytest.raises(KafkaError) as refused:
@@ -112,7 +110,6 @@ async def test_only_refused_offsets_are_committed_again() -> None:
 
 async def test_only_the_last_response_shows_which_offsets_were_reported() -> None:
     """The previous response may come from an earlier coordinator, and reports to that coordinator are lost."""
-
     brokers = Brokers({(3, INCARNATION + 3)})
     link = committing(brokers, described(1, 4))
     refused = brokers.error_of
@@ -131,7 +128,6 @@ async def test_only_the_last_response_shows_which_offsets_were_reported() -> Non
 
 async def test_a_commit_for_a_partition_that_never_existed_is_an_error() -> None:
     """The user named the partition, so the offset must not look committed."""
-
     brokers = Brokers({(40, -1)})
     link = committing(brokers, described(2, 2))
     with pytest.raises(KafkaError) as refused:

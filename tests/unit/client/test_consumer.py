@@ -61,10 +61,7 @@ async def read(consumer: Consumer, count: int, **arguments: Any) -> list[Any]:
 
 
 async def test_a_consumed_record_has_the_fields_that_were_written() -> None:
-    async with (
-        filled(25).running() as broker,
-        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer,
-    ):
+    async with filled(25).client(Consumer, auto_offset_reset="earliest") as consumer:
         consumer.assign([T0])
         records = await read(consumer, 25)
         assert [r.offset for r in records] == list(range(25))
@@ -77,10 +74,7 @@ async def test_a_consumed_record_has_the_fields_that_were_written() -> None:
 
 @pytest.mark.parametrize("limit", [1, 3, 10, 14])
 async def test_max_poll_records_splits_batches(limit: int) -> None:
-    async with (
-        filled(25).running() as broker,
-        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", max_poll_records=limit) as consumer,
-    ):
+    async with filled(25).client(Consumer, auto_offset_reset="earliest", max_poll_records=limit) as consumer:
         consumer.assign([T0])
         seen: list[int] = []
         while len(seen) < 25:
@@ -92,10 +86,7 @@ async def test_max_poll_records_splits_batches(limit: int) -> None:
 
 
 async def test_iteration_moves_the_position_record_by_record() -> None:
-    async with (
-        filled(25).running() as broker,
-        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer,
-    ):
+    async with filled(25).client(Consumer, auto_offset_reset="earliest") as consumer:
         consumer.assign([T0])
         async for record in consumer:
             assert await consumer.position(T0) == record.offset + 1
@@ -119,10 +110,8 @@ async def test_small_batches_that_wait_take_little_memory() -> None:
     """The batches of a slow reader do not keep the buffers of 64 KiB in which the responses arrived."""
     batches = 100
 
-    async with (
-        filled(1).running() as broker,
-        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=5) as consumer,
-    ):
+    broker = filled(1)
+    async with broker.client(Consumer, auto_offset_reset="earliest", fetch_max_wait_ms=5) as consumer:
         consumer.assign([T0])
         await read(consumer, 1)
         tracemalloc.start()
@@ -148,7 +137,6 @@ def test_a_small_part_of_a_response_is_copied_and_a_large_part_is_not() -> None:
 
 async def test_a_fetch_in_a_session_names_only_partitions_whose_position_changed() -> None:
     """KIP-227: after the full fetch, a request names only partitions whose position moved."""
-
     broker = filled(10, partitions=2)
     full = FetchResponse()
 
@@ -160,10 +148,7 @@ async def test_a_fetch_in_a_session_names_only_partitions_whose_position_changed
             response.session_id = body.session_id
 
     broker.fetch_hook = session
-    async with (
-        broker.running(),
-        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer,
-    ):
+    async with broker.client(Consumer, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer:
         consumer.assign([T0, T1])
         await read(consumer, 20)
         while len(broker.seen(ApiKey.FETCH)) < 3:
@@ -181,7 +166,6 @@ async def test_a_resumed_partition_does_not_wait_for_a_held_fetch() -> None:
 
     The records of the resumed partition arrive at once.
     """
-
     broker = filled(3, partitions=2)
     broker.logs[T0].start_offset = broker.logs[T0].end_offset
 
@@ -189,10 +173,7 @@ async def test_a_resumed_partition_does_not_wait_for_a_held_fetch() -> None:
         response.session_id = 7
 
     broker.fetch_hook = session
-    async with (
-        broker.running(),
-        Consumer(bootstrap_servers=broker.address, fetch_max_wait_ms=600_000) as consumer,
-    ):
+    async with broker.client(Consumer, fetch_max_wait_ms=600_000) as consumer:
         consumer.assign([T0, T1])
         consumer.pause(T1)
         while len(broker.seen(ApiKey.FETCH)) < 2:
@@ -239,14 +220,10 @@ async def test_offset_for_leader_epoch_is_sent_only_where_fetches_report_no_dive
 
     From version 12 on a fetch names the last fetched epoch, and the response names the divergence (KIP-595).
     """
-
     broker = Elected()
     broker.answers[ApiKey.OFFSET_FOR_LEADER_EPOCH] = broker.ends
     broker.max_versions[ApiKey.FETCH] = fetch_version
-    async with (
-        broker.running(),
-        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer,
-    ):
+    async with broker.client(Consumer, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer:
         consumer.assign([T0])
         assert len(await read(consumer, 10)) == 10
         broker.epoch = 3
@@ -262,7 +239,6 @@ async def test_a_diverging_fetch_moves_the_position_back_to_the_divergence(end: 
 
     After any other divergence, reading continues at the position, with the epoch that the leader knows.
     """
-
     broker = Elected()
     positions: list[tuple[int, int]] = []
 
@@ -275,10 +251,7 @@ async def test_a_diverging_fetch_moves_the_position_back_to_the_divergence(end: 
                 positions.append((position.fetch_offset, position.last_fetched_epoch))
 
     broker.fetch_hook = differs
-    async with (
-        broker.running(),
-        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer,
-    ):
+    async with broker.client(Consumer, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer:
         consumer.assign([T0])
         assert len(await read(consumer, 10)) == 10
         broker.epoch = 3
@@ -293,7 +266,6 @@ async def test_a_diverging_fetch_moves_the_position_back_to_the_divergence(end: 
 
 async def test_a_fetch_of_an_older_leader_epoch_is_repeated_as_soon_as_the_newer_one_is_known() -> None:
     """Metadata with the newer epoch ends the pause after the refusal, and no other backoff applies."""
-
     broker = Elected()
 
     def fence(body: Any, response: FetchResponse) -> None:
@@ -305,10 +277,7 @@ async def test_a_fetch_of_an_older_leader_epoch_is_repeated_as_soon_as_the_newer
     broker.fetch_hook = fence
     pauses = ("retry_backoff_ms", "retry_backoff_max_ms", "layout_backoff_ms", "layout_backoff_max_ms")
     longer_than_a_test = dict.fromkeys(pauses, 600_000)
-    async with (
-        broker.running(),
-        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", **longer_than_a_test) as consumer,
-    ):
+    async with broker.client(Consumer, auto_offset_reset="earliest", **longer_than_a_test) as consumer:
         consumer.assign([T0])
         assert (await consumer.getone()).offset == 0
     assert len(broker.seen(ApiKey.METADATA)) == 2
@@ -326,10 +295,7 @@ async def test_a_lost_session_starts_again_with_a_full_fetch() -> None:
             response.responses = []
 
     broker.fetch_hook = forget
-    async with (
-        broker.running(),
-        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer,
-    ):
+    async with broker.client(Consumer, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer:
         consumer.assign([T0])
         assert len(await read(consumer, 10)) == 10
         while fetches[:3] != [0, 1, 0]:
@@ -337,10 +303,9 @@ async def test_a_lost_session_starts_again_with_a_full_fetch() -> None:
 
 
 async def test_reading_follows_pause_and_seek_and_the_ends_of_a_log_are_found() -> None:
-    async with (
-        filled(20, partitions=2).running() as broker,
-        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer,
-    ):
+    async with filled(20, partitions=2).client(
+        Consumer, auto_offset_reset="earliest", fetch_max_wait_ms=20
+    ) as consumer:
         consumer.assign([T0, T1])
         consumer.pause(T0)
         assert {r.partition for r in await read(consumer, 20)} == {1}
@@ -385,10 +350,7 @@ def damage(broker: FakeBroker, number: int) -> None:
 async def test_a_bad_crc_is_reported_after_the_good_records() -> None:
     broker = filled(20)
     damage(broker, 1)
-    async with (
-        broker.running(),
-        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer,
-    ):
+    async with broker.client(Consumer, auto_offset_reset="earliest") as consumer:
         consumer.assign([T0])
         assert [r.offset for r in await read(consumer, 10)] == list(range(10))
         with pytest.raises(KafkaError, match="CRC32C") as raised:
@@ -400,15 +362,9 @@ async def test_a_bad_crc_is_reported_after_the_good_records() -> None:
 @pytest.mark.parametrize("most", [20_000, 100_000])
 async def test_a_batch_that_decompresses_to_too_much_is_refused(most: int) -> None:
     """A few kilobytes from a hostile server may stand for gigabytes."""
-
     broker = FakeBroker({"t": 1})
     broker.logs[T0].append(build_batch([(b"k", bytes(20_000), (), 1_000)], compression=CompressionType.GZIP))
-    async with (
-        broker.running(),
-        Consumer(
-            bootstrap_servers=broker.address, auto_offset_reset="earliest", max_decompressed_batch_bytes=most
-        ) as consumer,
-    ):
+    async with broker.client(Consumer, auto_offset_reset="earliest", max_decompressed_batch_bytes=most) as consumer:
         consumer.assign([T0])
         if most > 20_000:
             assert [len(record.value) for record in await read(consumer, 1)] == [20_000]
@@ -421,12 +377,11 @@ async def test_a_batch_that_decompresses_to_too_much_is_refused(most: int) -> No
 @pytest.mark.parametrize("padding", [0, 400_000])
 async def test_a_consumer_stays_before_a_batch_that_decompresses_to_too_much(padding: int) -> None:
     """The position moves only when the user seeks. ``padding``: also for records that are not kept decompressed."""
-
     broker, limit = FakeBroker({"t": 1}), 20_000 + padding
     for value, codec in ((b"a", CompressionType.NONE), (bytes(limit), CompressionType.GZIP), (b"c", 0)):
         broker.logs[T0].append(build_batch([(b"k", value, (), 1_000)], compression=CompressionType(codec)))
     config: Any = {"auto_offset_reset": "earliest", "max_decompressed_batch_bytes": limit}
-    async with broker.running(), Consumer(bootstrap_servers=broker.address, **config) as consumer:
+    async with broker.client(Consumer, **config) as consumer:
         consumer.assign([T0])
         text = rf"t-0: the batch of \d+ bytes at offset 1: .* {limit} bytes allowed by max_decompressed_batch_bytes"
         assert (await consumer.getone()).value == b"a"
@@ -477,10 +432,7 @@ async def test_the_error_of_a_deserializer_names_the_partition_and_offset() -> N
             raise ValueError("no threes")
         return int(data)
 
-    async with (
-        filled(5).running() as broker,
-        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", value_deserializer=number) as consumer,
-    ):
+    async with filled(5).client(Consumer, auto_offset_reset="earliest", value_deserializer=number) as consumer:
         consumer.assign([T0])
         records = iter((await consumer.getmany(timeout_ms=5000))[T0])
         assert [next(records).value for _ in range(3)] == [0, 1, 2]
@@ -501,10 +453,7 @@ async def test_calls_without_an_assignment_a_group_or_an_open_client_raise() -> 
 
 
 async def test_a_poll_that_the_user_cancels_loses_no_record() -> None:
-    async with (
-        filled(500, per_batch=50).running() as broker,
-        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", max_poll_records=7) as consumer,
-    ):
+    async with filled(500, per_batch=50).client(Consumer, auto_offset_reset="earliest", max_poll_records=7) as consumer:
         consumer.assign([T0])
         seen: list[int] = []
         while len(seen) < 500:

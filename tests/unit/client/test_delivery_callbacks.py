@@ -97,10 +97,7 @@ async def test_callbacks_of_records_that_are_given_up_are_called() -> None:
 
 
 async def test_a_handle_without_an_outcome_says_so_and_a_callback_is_a_function() -> None:
-    async with (
-        FakeBroker({"t": 1}).running() as broker,
-        Producer(bootstrap_servers=broker.address, linger_ms=600_000) as producer,
-    ):
+    async with FakeBroker({"t": 1}).client(Producer, linger_ms=600_000) as producer:
         handle = await producer.send("t", b"a")
         for ask in (handle.result, handle.exception):
             with pytest.raises(IllegalStateError, match="t-0 is not known yet"):
@@ -112,10 +109,8 @@ async def test_a_handle_without_an_outcome_says_so_and_a_callback_is_a_function(
 
 
 async def test_a_batch_is_written_as_one_batch() -> None:
-    async with (
-        FakeBroker({"t": 2}).running() as broker,
-        Producer(bootstrap_servers=broker.address, batch_size=200, compression_type="gzip") as producer,
-    ):
+    broker = FakeBroker({"t": 2})
+    async with broker.client(Producer, batch_size=200, compression_type="gzip") as producer:
         await producer.send_and_wait("t", b"before", partition=1)
         batch = producer.create_batch()
         with pytest.raises(IllegalStateError, match="no record"):
@@ -137,10 +132,7 @@ async def test_a_batch_is_written_as_one_batch() -> None:
 async def test_a_batch_that_cannot_be_sent_is_refused() -> None:
     broker = FakeBroker({"t": 2})
     broker.announce("t", (1, 1, 2))
-    async with (
-        broker.running(),
-        Producer(bootstrap_servers=broker.address, max_request_size=1_000, max_block_ms=50) as producer,
-    ):
+    async with broker.client(Producer, max_request_size=1_000, max_block_ms=50) as producer:
         await _knows_topic(producer, "t")
         batch = producer.create_batch()
         batch.append(value=b"v")

@@ -19,7 +19,6 @@ from tests.unit.client.scripted_group import T0, T1, Fixture, ScriptedLink, read
 
 async def test_a_background_commit_never_overwrites_a_later_commit() -> None:
     """The coordinator did not answer the background commit. Its retry would be older than a commit that starts now."""
-
     link = ScriptedLink([T0])
     async with anyio.create_task_group() as tasks:
         member = Fixture(tasks, link, enable_auto_commit=True, auto_commit_interval_ms=0)
@@ -53,7 +52,6 @@ async def test_a_background_commit_that_has_not_begun_sends_nothing_after_a_late
 
 async def test_commit_news_skips_offsets_that_this_member_has_committed() -> None:
     """The offset is committed again after a commit of another offset, and after a commit without a response."""
-
     link = ScriptedLink([T0])
     async with reading(link) as (member, _):
         coordinator = member.coordinator
@@ -74,7 +72,6 @@ async def test_commit_news_skips_offsets_that_this_member_has_committed() -> Non
 
 async def test_a_committed_offset_is_sent_again_together_with_an_uncommitted_one() -> None:
     """One request then reports all of the partitions."""
-
     link = ScriptedLink([T0, T1])
     async with anyio.create_task_group() as tasks:
         member = Fixture(tasks, link)
@@ -90,7 +87,6 @@ async def test_a_committed_offset_is_sent_again_together_with_an_uncommitted_one
 
 async def test_after_two_concurrent_commits_the_offset_is_committed_again() -> None:
     """The second commit was cancelled. The coordinator may have applied it before or after the first commit."""
-
     link = ScriptedLink([T0])
     async with reading(link) as (member, tasks):
         member.subscription.state(T0).seek(4)
@@ -107,7 +103,6 @@ async def test_after_two_concurrent_commits_the_offset_is_committed_again() -> N
 
 async def test_after_an_older_commit_is_answered_last_the_offset_is_committed_again() -> None:
     """The older commit was repeated because the coordinator was loading."""
-
     link = ScriptedLink([T0])
     async with reading(link) as (member, tasks):
         member.subscription.state(T0).seek(4)
@@ -124,7 +119,6 @@ async def test_after_an_older_commit_is_answered_last_the_offset_is_committed_ag
 
 async def test_a_commit_that_a_later_one_replaced_is_not_remembered() -> None:
     """The program goes back to the older offset."""
-
     link = ScriptedLink([T0])
     async with reading(link) as (member, _):
         queued = link.commit_order.call()
@@ -138,7 +132,6 @@ async def test_a_commit_that_a_later_one_replaced_is_not_remembered() -> None:
 
 async def test_a_commit_for_another_members_partition_is_not_remembered() -> None:
     """The partition's owner may have committed since then. The next generation assigns the partition to this member."""
-
     link = ScriptedLink([], [T0])
     async with anyio.create_task_group() as tasks:
         member = Fixture(tasks, link)
@@ -175,7 +168,6 @@ async def test_commits_are_remembered_only_if_no_other_member_can_have_committed
 
 async def test_a_commit_first_commits_the_start_offsets_of_other_partitions_of_the_topic() -> None:
     """A start offset is committed only once, so that it never replaces a later commit of the user."""
-
     link = ScriptedLink([T0, T1])
     async with anyio.create_task_group() as tasks:
         member = Fixture(tasks, link)
@@ -196,7 +188,6 @@ async def test_the_start_offset_of_a_group_is_committed_as_soon_as_it_is_known()
 
     A commit that the user makes meanwhile is sent after the start offset.
     """
-
     link = ScriptedLink([T0, T1])
     async with anyio.create_task_group() as tasks:
         member = Fixture(tasks, link)
@@ -279,7 +270,6 @@ async def test_the_start_offset_of_a_group_is_committed_before_the_partition_is_
     keeps_offsets_elsewhere: bool,
 ) -> None:
     """Only this member knows the start offset, and the user may never have committed any offset."""
-
     link = ScriptedLink([T0, T1], [T0], [T0])
     before_report = not keeps_offsets_elsewhere
     async with anyio.create_task_group() as tasks:
@@ -299,7 +289,6 @@ async def test_start_offsets_are_committed_before_a_join_in_which_the_partitions
     If no offset is committed, the other member starts at the end of the new partition. In partitions that the other
     member gets later, it starts at the beginning.
     """
-
     link = ScriptedLink([T0, T1], [T0, T1])
     async with anyio.create_task_group() as tasks:
         member = Fixture(tasks, link)
@@ -339,7 +328,6 @@ async def test_an_automatic_commit_that_is_due_during_a_join_is_made_after_it() 
 
 async def test_a_join_waits_for_a_commit_of_start_offsets_in_flight() -> None:
     """A coordinator that does not know a new partition refuses the commit. It would refuse a retry after the join."""
-
     link = ScriptedLink([T0, T1], [T0, T1])
     async with anyio.create_task_group() as tasks:
         member = Fixture(tasks, link)
@@ -370,7 +358,6 @@ async def test_a_member_commits_before_it_gives_up_a_partition_and_delays_no_oth
     strategy: str, steps: list[str]
 ) -> None:
     """While a member commits, the group waits for the member's JoinGroup. A partition that is kept needs no commit."""
-
     seen: list[str] = []
 
     class Link(ScriptedLink):

@@ -63,7 +63,6 @@ async def test_partitions_created_while_the_leader_joins_are_assigned_by_another
 
     At the end of the join, the leader therefore compares the partitions with the assigned partitions, too.
     """
-
     link = LeaderLink()
     async with anyio.create_task_group() as tasks:
         fixture = Fixture(tasks, link)
@@ -80,7 +79,6 @@ async def test_partitions_created_while_the_leader_joins_are_assigned_by_another
 
 async def test_a_leader_that_assigned_marked_partitions_checks_whether_they_are_removed() -> None:
     """The leader is not notified of a removal, because another member may read the marked partitions."""
-
     for total in (1, 2):
         link = LeaderLink()
         async with anyio.create_task_group() as tasks:
@@ -96,7 +94,6 @@ async def test_a_leader_that_assigned_marked_partitions_checks_whether_they_are_
 
 async def test_a_member_that_knows_a_newer_layout_than_the_leader_used_asks_for_a_rebalance() -> None:
     """A leader that does not read the topic gets no refusal, so the leader does not notice the new layout."""
-
     link = ScriptedLink([T0], [T0], [T0, T1])
     link.layouts = [{}, {}, {"t": AssignedLayout(1, 2)}]
     async with reading(link) as (member, _):
@@ -128,7 +125,6 @@ async def test_a_cooperative_follower_requests_no_rebalance_if_the_partitions_ar
 
     A leader that names no layouts is another client, which has its own rules for a refresh of metadata.
     """
-
     link = ScriptedLink([T0])
     link.layouts = [layouts and {name: AssignedLayout(*layout) for name, layout in layouts.items()}]
     async with reading(link) as (member, _):
@@ -201,7 +197,6 @@ async def test_a_leader_begins_a_rebalance_only_if_its_assignment_is_no_longer_r
 
 async def test_a_leader_refreshes_its_metadata_before_it_assigns_partitions() -> None:
     """Another member may have started the rebalance because it has newer metadata."""
-
     link = LeaderLink()
     async with anyio.create_task_group() as tasks:
         fixture = Fixture(tasks, link)

@@ -201,7 +201,6 @@ def joins(link: ScriptedLink) -> int:
 @pytest.mark.parametrize("by", ["heartbeat", "position", "commit"])
 async def test_a_fenced_static_member_stays_out(by: str) -> None:
     """Every later call raises the error. To join again would fence the consumer that has the place now."""
-
     link = ScriptedLink([T0], [T0])
     async with anyio.create_task_group() as tasks:
         member = Fixture(tasks, link, group_instance_id="one")
@@ -249,7 +248,6 @@ async def test_a_static_member_that_is_fenced_while_it_joins_stays_out() -> None
 
 async def test_an_assignment_of_another_subscription_is_not_taken() -> None:
     """A static member that restarts gets its last assignment, although it subscribes to another topic now."""
-
     link = ScriptedLink([TopicPartition("before", 0)], [TopicPartition("before", 0), T1], [T0])
     async with anyio.create_task_group() as tasks:
         member, listener = Fixture(tasks, link, group_instance_id="one"), Listener()

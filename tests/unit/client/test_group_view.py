@@ -25,10 +25,7 @@ def reads_the_parent(assignment: bytes) -> DescribeGroupsResponse:
 
 async def wait_of(broker: Grouped, until: Callable[[WaitsFor], bool]) -> WaitsFor:
     """Return the child's wait for its parent, once ``until`` is true for the wait."""
-    async with (
-        broker.running(),
-        Consumer(bootstrap_servers=broker.address, group_id="g", retry_backoff_max_ms=PAUSE_MS, **FAST) as consumer,
-    ):
+    async with broker.client(Consumer, group_id="g", retry_backoff_max_ms=PAUSE_MS, **FAST) as consumer:
         consumer.subscribe(["t"])
         while True:
             await consumer.getmany(timeout_ms=5)

@@ -157,7 +157,7 @@ async def test_a_started_client_that_is_closed_leaves_no_task(kind: Any) -> None
 async def test_send_many_raises_the_error_of_a_record() -> None:
     broker = FakeBroker({"t": 2})
     broker.faults[TopicPartition("t", 0)] = deque([Fault(ErrorCode.INVALID_RECORD)])
-    async with broker.running(), Producer(bootstrap_servers=broker.address) as producer:
+    async with broker.client(Producer) as producer:
         with pytest.raises(KafkaError) as refused:
             await producer.send_many("t", [(b"k", b"1")], partition=0)
         assert refused.value.code is ErrorCode.INVALID_RECORD
@@ -168,7 +168,7 @@ async def test_send_many_raises_the_error_of_a_record() -> None:
 async def test_batches_yields_one_partition_at_a_time_and_moves_only_its_position() -> None:
     broker = FakeBroker({"t": 2})
     both = [TopicPartition("t", 0), TopicPartition("t", 1)]
-    async with broker.running(), Producer(bootstrap_servers=broker.address) as producer:
+    async with broker.client(Producer) as producer:
         for tp in both:
             await producer.send_many("t", [(None, b"x")] * 3, partition=tp.partition)
         async with Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer:

@@ -57,7 +57,6 @@ async def test_a_fetch_from_an_offset_out_of_range_raises() -> None:
 
 async def test_a_fetch_reports_that_no_record_is_left_up_to_the_end() -> None:
     """Compaction left no record from the offset on."""
-
     async with broker_with(3).running() as broker, reader(broker) as log:
         broker.logs[T0].end_offset = 9
         found = await log.fetch(T0, 3)

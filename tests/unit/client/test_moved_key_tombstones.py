@@ -103,7 +103,7 @@ def tombstones(broker: FakeBroker) -> list[tuple[int, bytes | None]]:
 async def test_a_key_that_moved_leaves_one_tombstone_at_the_ancestor() -> None:
     broker = compacted_broker()
     broker.resize("t", (2, 4, 1))
-    async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+    async with broker.client(Producer, **FAST) as producer:
         moved, stays = key_in(3, 2, 4), key_in(1, 2, 4)
         for number in range(3):
             await producer.send_and_wait("t", key=moved, value=b"%d" % number)
@@ -114,7 +114,7 @@ async def test_a_key_that_moved_leaves_one_tombstone_at_the_ancestor() -> None:
 
 async def test_records_that_were_placed_again_leave_a_tombstone_too() -> None:
     broker = compacted_broker()
-    async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+    async with broker.client(Producer, **FAST) as producer:
         await producer.partitions_for("t")
         broker.resize("t", (2, 4, 1))
         await producer.send_and_wait("t", key=key_in(2, 2, 4), value=b"1")
@@ -124,14 +124,13 @@ async def test_records_that_were_placed_again_leave_a_tombstone_too() -> None:
 @pytest.mark.parametrize("why", ["not compacted", "nothing older is left", "not acknowledged"])
 async def test_no_tombstone_is_sent_where_none_is_needed(why: str) -> None:
     """A tombstone is needed while the ancestor's log starts below the recorded end. KIP-253 states the opposite."""
-
     broker = compacted_broker("delete" if why == "not compacted" else "compact,delete")
     broker.resize("t", (2, 4, 1))
     ancestor = broker.logs[TopicPartition("t", 1)]
     if why == "nothing older is left":
         ancestor.start_offset = ancestor.end_offset = END_OF_EPOCH
     key = key_in(3, 2, 4)
-    async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+    async with broker.client(Producer, **FAST) as producer:
         if why == "not acknowledged":
             broker.faults[TopicPartition("t", 3)] = deque([Fault(ErrorCode.INVALID_RECORD)])
             handle = await producer.send("t", key=key, value=b"1")
@@ -166,7 +165,6 @@ async def key_comes_home(broker: FakeBroker, key: bytes) -> None:
 
 async def test_a_lineage_that_arrives_late_leaves_no_tombstone_in_another_layout() -> None:
     """4 -> 2 -> 4: a tombstone would delete the record that another producer wrote to the ancestor in between."""
-
     broker, is_answered = compacted_broker(), anyio.Event()
     origins = broker.answers[ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS]
 
@@ -179,7 +177,7 @@ async def test_a_lineage_that_arrives_late_leaves_no_tombstone_in_another_layout
     broker.answers[ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS] = origins_once_answered
     broker.resize("t", (2, 4, 1))
     key = key_in(3, 2, 4)
-    async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+    async with broker.client(Producer, **FAST) as producer:
         await answer_late(producer, broker, key, is_answered)
         assert tombstones(broker) == []
         await producer.send_and_wait("t", key=key, value=b"3")
@@ -189,7 +187,7 @@ async def test_a_lineage_that_arrives_late_leaves_no_tombstone_in_another_layout
 async def test_a_record_sent_to_a_chosen_partition_leaves_no_tombstone() -> None:
     broker = compacted_broker()
     broker.resize("t", (2, 4, 1))
-    async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+    async with broker.client(Producer, **FAST) as producer:
         await producer.send_and_wait("t", key=key_in(1, 2, 4), value=b"1", partition=3)
     assert tombstones(broker) == []
 
@@ -199,14 +197,10 @@ async def test_a_tombstone_is_dropped_when_the_layout_changes_before_it_is_sent(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """4 -> 2, and 4 -> 2 -> 4: a late tombstone would delete newer values of the key in its old partition."""
-
     broker = compacted_broker()
     broker.resize("t", (2, 4, 1))
     key = key_in(3, 2, 4)
-    async with (
-        broker.running(),
-        Producer(bootstrap_servers=broker.address, linger_ms=60_000, **FAST) as producer,
-    ):
+    async with broker.client(Producer, linger_ms=60_000, **FAST) as producer:
         appended: list[Any] = []
         monkeypatch.setattr(MovedKeys, "append_tombstone", lambda _keys, *args: appended.append(args))
         handle = await producer.send("t", key=key, value=b"1")

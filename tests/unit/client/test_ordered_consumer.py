@@ -43,7 +43,6 @@ async def test_hole_25_under_read_committed_the_last_stable_offset_is_the_end() 
 
     No record from offset 8 on is processed, so the child waits for the end of the transaction.
     """
-
     story, broker = Story(), Resized()
     stable = 8
 
@@ -58,10 +57,7 @@ async def test_hole_25_under_read_committed_the_last_stable_offset_is_the_end() 
                     p.last_stable_offset = p.high_watermark
 
     broker.fetch_hook = hold
-    async with (
-        broker.running(),
-        Consumer(bootstrap_servers=broker.address, isolation_level="read_committed", **FAST) as consumer,
-    ):
+    async with broker.client(Consumer, isolation_level="read_committed", **FAST) as consumer:
         consumer.assign([CHILD, PARENT], partition_key_listener=story)
         await story.read_until(consumer, lambda: len(story.records(0)) == 8)
         await story.read_until(consumer, lambda: consumer.explain_blocked()[0].waits_for[0].position == 8)
@@ -88,10 +84,7 @@ async def test_a_subscription_without_a_group_takes_created_partitions(by: str) 
     broker.topics["t"] = 1
     broker.announce("t", (1, 1, 0))
     listener = Listener()
-    async with (
-        broker.running(),
-        Consumer(bootstrap_servers=broker.address, **{**FAST, "auto_offset_reset": "latest"}) as consumer,
-    ):
+    async with broker.client(Consumer, **{**FAST, "auto_offset_reset": "latest"}) as consumer:
         if by == "name":
             consumer.subscribe(["t"], listener=listener)
         else:
@@ -123,17 +116,10 @@ async def test_getone_waits_for_the_parent_as_well() -> None:
 
 async def test_a_hand_over_between_manually_assigned_partitions_waits_for_no_broker() -> None:
     """The consumer knows its own reports at once: no message from a broker wakes ``getmany``."""
-
     never_ms = 600_000
-    async with (
-        Resized().running() as broker,
-        Consumer(
-            bootstrap_servers=broker.address,
-            session_timeout_ms=never_ms + 1,
-            heartbeat_interval_ms=never_ms,
-            **FAST,
-        ) as consumer,
-    ):
+    async with Resized().client(
+        Consumer, session_timeout_ms=never_ms + 1, heartbeat_interval_ms=never_ms, **FAST
+    ) as consumer:
         consumer.assign([CHILD, PARENT])
         read = 0
         while read < 15:
@@ -141,7 +127,7 @@ async def test_a_hand_over_between_manually_assigned_partitions_waits_for_no_bro
 
 
 async def test_explain_blocked_names_the_parent_and_its_position() -> None:
-    async with Resized().running() as broker, Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+    async with Resized().client(Consumer, **FAST) as consumer:
         consumer.assign([CHILD, PARENT])
         story = Story()
         await story.read_until(consumer, lambda: len(story.records(0)) >= 4, max_records=2)
@@ -161,7 +147,7 @@ async def test_explain_blocked_names_the_parent_and_its_position() -> None:
 
 async def test_metrics_show_the_duration_of_the_hand_over(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "anabranch.client.ordered_delivery.hand_over_metrics"):
-        async with Resized().running() as broker, Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+        async with Resized().client(Consumer, **FAST) as consumer:
             consumer.assign([CHILD, PARENT], partition_key_listener=Story())
             story = Story()
             await story.read_until(consumer, lambda: len(story.records(0)) == 10, max_records=2)
@@ -182,7 +168,6 @@ async def test_metrics_show_the_duration_of_the_hand_over(caplog: pytest.LogCapt
 
 async def test_metadata_that_a_request_finds_too_old_is_not_waited_for_twice() -> None:
     """Lineage requests have their own pauses. The pause after the last metadata refresh must not be added."""
-
     broker, epoch = Resized(), 1
 
     def set_epochs(response: MetadataResponse) -> None:
@@ -198,19 +183,15 @@ async def test_metadata_that_a_request_finds_too_old_is_not_waited_for_twice() -
 
     broker.metadata_hook = set_epochs
     broker.answers[ApiKey.OFFSET_FOR_LEADER_EPOCH] = refuse
-    async with (
-        broker.running(),
-        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", **NO_SECOND_TRY) as consumer,
-    ):
+    async with broker.client(Consumer, auto_offset_reset="earliest", **NO_SECOND_TRY) as consumer:
         consumer.assign([CHILD, PARENT])
         assert [(await consumer.getone()).partition for _ in range(15)] == [0] * 10 + [1] * 5
 
 
 async def test_hole_18_a_seek_back_on_the_parent_blocks_the_child_for_getone_as_well() -> None:
     """Buffered records of the child wait like records that are not fetched yet."""
-
     story = Story()
-    async with Resized().running() as broker, Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+    async with Resized().client(Consumer, **FAST) as consumer:
         consumer.assign([CHILD, PARENT], partition_key_listener=story)
         while (await consumer.getone()).partition != CHILD.partition:
             pass
@@ -220,7 +201,7 @@ async def test_hole_18_a_seek_back_on_the_parent_blocks_the_child_for_getone_as_
 
 
 async def test_a_reset_of_the_parent_with_a_late_response_blocks_the_child_for_getone_as_well() -> None:
-    async with Resized().running() as broker, Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+    async with Resized().client(Consumer, **FAST) as consumer:
         consumer.assign([CHILD, PARENT])
         while (await consumer.getone()).partition != CHILD.partition:
             pass
@@ -238,7 +219,6 @@ async def test_a_gap_that_compaction_left_keeps_no_partition_waiting(log_start: 
 
     The parent's held-back records wait for the child, and the child waits for the parent's removed records.
     """
-
     story, broker = Story(), Shrunk()
     log = broker.logs[PARENT]  # offsets 0 to 7 are of epoch 0, which ended at 10; offsets from 12 on are of epoch 2
     del log.batches[8:]
@@ -247,7 +227,7 @@ async def test_a_gap_that_compaction_left_keeps_no_partition_waiting(log_start: 
         set_base_offset(batch, offset, 2)
         log.batches.append(bytes(batch))
     log.end_offset = 14
-    async with broker.running(), Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+    async with broker.client(Consumer, **FAST) as consumer:
         consumer.assign([CHILD, PARENT], partition_key_listener=story)
         await story.read_until(consumer, lambda: len(story.records(0)) >= 8)
         log.start_offset = log_start
@@ -265,10 +245,7 @@ async def test_hole_22_fetched_records_of_the_parent_precede_the_child_after_the
         return broker.ends(body)
 
     broker.answers[ApiKey.OFFSET_FOR_LEADER_EPOCH] = ends
-    async with (
-        broker.running(),
-        Consumer(bootstrap_servers=broker.address, heartbeat_interval_ms=20, **FAST) as consumer,
-    ):
+    async with broker.client(Consumer, heartbeat_interval_ms=20, **FAST) as consumer:
         consumer.assign([CHILD, PARENT], partition_key_listener=story)
         await story.read_until(consumer, lambda: len(story.records(0)) == 3, max_records=1)
         consumer.pause(PARENT)
@@ -284,7 +261,8 @@ async def test_hole_22_fetched_records_of_the_parent_precede_the_child_after_the
 
 async def test_hole_22_deleted_records_of_the_parent_keep_no_child_waiting() -> None:
     story = Story()
-    async with Resized().running() as broker, Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+    broker = Resized()
+    async with broker.client(Consumer, **FAST) as consumer:
         consumer.assign([CHILD, PARENT], partition_key_listener=story)
         await story.read_until(consumer, lambda: len(story.records(0)) == 3, max_records=1)
         broker.logs[PARENT].start_offset = 10
@@ -297,7 +275,7 @@ async def test_hole_22_deleted_records_of_the_parent_keep_no_child_waiting() -> 
 
 async def test_hole_18_a_seek_back_on_the_parent_blocks_the_child_at_once() -> None:
     story = Story()
-    async with Resized().running() as broker, Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+    async with Resized().client(Consumer, **FAST) as consumer:
         consumer.assign([CHILD, PARENT], partition_key_listener=story)
         await story.read_until(consumer, lambda: len(story.records(1)) >= 1, max_records=1)
         consumer.seek(PARENT, 4)
@@ -326,7 +304,7 @@ async def test_hole_21_a_parent_that_no_consumer_reads_is_never_passed_silently(
 async def test_hole_21_a_log_start_past_the_awaited_offset_releases_the_child() -> None:
     broker = Resized()
     broker.logs[PARENT].start_offset = 10
-    async with broker.running(), Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+    async with broker.client(Consumer, **FAST) as consumer:
         consumer.assign([CHILD])
         assert (await consumer.getone()).offset == 0
 
@@ -335,10 +313,7 @@ async def test_kafka_12261_latest_is_earliest_for_a_partition_created_while_the_
     broker = Resized()
     broker.topics["t"] = 1
     broker.announce("t", (1, 1, 0))
-    async with (
-        broker.running(),
-        Consumer(bootstrap_servers=broker.address, auto_offset_reset="latest") as consumer,
-    ):
+    async with broker.client(Consumer, auto_offset_reset="latest") as consumer:
         consumer.assign([PARENT])
         assert await consumer.position(PARENT) == 10
         broker.announce("t", (1, 2, 1))
@@ -348,15 +323,11 @@ async def test_kafka_12261_latest_is_earliest_for_a_partition_created_while_the_
 
 async def test_the_start_offset_by_latest_in_a_resized_topic_is_kept_for_a_commit() -> None:
     """For a topic that was never resized, the client keeps no start offset and commits nothing by itself."""
-
     for layout, expected in (((1, 2, 1), [10, 10]), ((2, 2, 0), [None, None])):
         broker = Resized()
         broker.announce("t", layout)
         broker.logs[CHILD].end_offset = 10
-        async with (
-            broker.running(),
-            Consumer(bootstrap_servers=broker.address, auto_offset_reset="latest") as consumer,
-        ):
+        async with broker.client(Consumer, auto_offset_reset="latest") as consumer:
             consumer.assign([PARENT, CHILD])
             assert [await consumer.position(tp) for tp in (PARENT, CHILD)] == [10, 10]
             states = consumer._subscription.partitions
@@ -366,7 +337,6 @@ async def test_the_start_offset_by_latest_in_a_resized_topic_is_kept_for_a_commi
 @pytest.mark.parametrize("ordered", [0, None])
 async def test_without_ordered_delivery_no_lineage_is_requested_and_no_record_waits(ordered: int | None) -> None:
     """The cases are ``enable.ordered.delivery=false``, and a plain Kafka broker, whose metadata has no layout."""
-
     broker = Resized()
 
     def plain(response: MetadataResponse) -> None:
@@ -378,7 +348,7 @@ async def test_without_ordered_delivery_no_lineage_is_requested_and_no_record_wa
                     p.incarnation = -1
 
     broker.metadata_hook = plain
-    async with broker.running(), Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+    async with broker.client(Consumer, **FAST) as consumer:
         consumer.assign([CHILD])
         assert (await consumer.getone()).offset == 0
         assert consumer.explain_blocked() == ()
@@ -387,7 +357,6 @@ async def test_without_ordered_delivery_no_lineage_is_requested_and_no_record_wa
 
 async def test_hole_28_a_refused_leader_epoch_is_retried_in_the_same_fetch_session() -> None:
     """The fetch does not depend on the layout, so a resize begins no new session."""
-
     broker, epochs = Resized(), []
 
     def grown(response: MetadataResponse) -> None:
@@ -402,7 +371,7 @@ async def test_hole_28_a_refused_leader_epoch_is_retried_in_the_same_fetch_sessi
                     p.error_code, p.records = ErrorCode.FENCED_LEADER_EPOCH, b""
 
     broker.metadata_hook, broker.fetch_hook = grown, refuse
-    async with broker.running(), Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+    async with broker.client(Consumer, **FAST) as consumer:
         consumer.assign([PARENT])
         assert (await consumer.getone()).offset == 0
     assert epochs == list(range(len(epochs)))
@@ -411,14 +380,13 @@ async def test_hole_28_a_refused_leader_epoch_is_retried_in_the_same_fetch_sessi
 
 async def test_a_batch_newer_than_the_lineage_waits_for_it() -> None:
     """Metadata cannot replace the lineage: metadata may come from a lagging broker, or have another layout."""
-
     broker = Resized()
     newest = broker.lineage[0]
     broker.lineage[0] = newest._replace(as_of=0)
     batch = bytearray(broker.logs[PARENT].batches[0])
     set_base_offset(batch, 0, 1)
     broker.logs[PARENT].batches = [bytes(batch)]
-    async with broker.running(), Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+    async with broker.client(Consumer, **FAST) as consumer:
         consumer.assign([PARENT])
         while len(broker.seen(ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS)) < 3 or not consumer.explain_blocked():
             assert not await consumer.getmany(timeout_ms=20)
@@ -432,7 +400,7 @@ async def test_lineages_of_many_partitions_are_asked_for_in_several_requests() -
     broker = Resized()
     asked = ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS
     config = {**FAST, "ordered_delivery_partitions_per_request": 1}
-    async with broker.running(), Consumer(bootstrap_servers=broker.address, **config) as consumer:
+    async with broker.client(Consumer, **config) as consumer:
         consumer.assign([PARENT, CHILD])
         while not await consumer.getmany(timeout_ms=20):
             pass
@@ -454,7 +422,7 @@ async def test_without_the_lineage_api_records_of_a_resized_topic_wait_and_the_l
         broker = Resized()
         broker.max_versions[ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS] = 0
         config = {**FAST, "layout_backoff_ms": 1, "layout_backoff_max_ms": 2}
-        async with broker.running(), Consumer(bootstrap_servers=broker.address, **config) as consumer:
+        async with broker.client(Consumer, **config) as consumer:
             consumer.assign([PARENT])
             while not reasons():
                 assert not await consumer.getmany(timeout_ms=20)
@@ -470,11 +438,10 @@ def batch_of(offset: int, epoch: int) -> bytes:
 
 async def test_a_batch_held_back_behind_another_is_checked_when_the_other_was_delivered() -> None:
     """After 1 -> 2 -> 1, one fetch returns older records and records of epoch 2. The child blocks only epoch 2."""
-
     story, broker = Story(), Shrunk()
     broker.logs[PARENT].batches = [batch_of(n, 0 if n < 10 else 2) for n in range(12)]
     broker.logs[PARENT].end_offset = 12
-    async with broker.running(), Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+    async with broker.client(Consumer, **FAST) as consumer:
         consumer.assign([CHILD, PARENT], partition_key_listener=story)
         await story.read_until(consumer, lambda: len(story.records(0)) == 12, max_records=1)
     assert story.records(0) == list(range(12))
@@ -484,7 +451,6 @@ async def test_a_batch_held_back_behind_another_is_checked_when_the_other_was_de
 
 async def test_the_position_passes_offsets_below_the_log_start_without_a_record() -> None:
     """Amendment 2: a recreated log begins at the end of the previous log, and the group was at offset 0."""
-
     story, broker = Story(), Resized()
     broker.logs[PARENT].batches, broker.logs[PARENT].end_offset = [], 10
 
@@ -495,7 +461,7 @@ async def test_the_position_passes_offsets_below_the_log_start_without_a_record(
                     p.log_start_offset, p.records = 10, b""
 
     broker.fetch_hook = begin_at_ten
-    async with broker.running(), Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+    async with broker.client(Consumer, **FAST) as consumer:
         consumer.assign([CHILD, PARENT], partition_key_listener=story)
         await story.read_until(consumer, lambda: len(story.records(1)) == 5)
         assert await consumer.position(PARENT) == 10
@@ -503,10 +469,9 @@ async def test_the_position_passes_offsets_below_the_log_start_without_a_record(
 
 async def test_records_of_a_removed_partition_are_flushed() -> None:
     """1 -> 2 -> 1: the child is removed, so none of its records can be read, and the parent continues."""
-
     story, broker = Story(), Resized()
     config = {**FAST, "metadata_max_age_ms": 20}
-    async with broker.running(), Consumer(bootstrap_servers=broker.address, **config) as consumer:
+    async with broker.client(Consumer, **config) as consumer:
         consumer.assign([CHILD, PARENT], partition_key_listener=story)
         await story.read_until(consumer, lambda: len(story.records(1)) == 3, max_records=1)
         story.lines.clear()
@@ -548,14 +513,13 @@ async def test_hole_24_tombstones_of_moved_keys_are_not_delivered_among_other_ba
     compression: CompressionType,
 ) -> None:
     """Uncompressed batches are searched together, and compressed batches one by one."""
-
     story, broker = Story(), Resized()
     moved = [(b"k", None, [(MOVED_HEADER, b"")], 0), (b"l", bytes(200), [], 0)]
     batch = build_batch(moved, compression=compression)
     assert (MOVED_HEADER.encode() in batch) == (compression is CompressionType.NONE)
     broker.logs[PARENT].append(batch)
     broker.fill(PARENT, 3)
-    async with broker.running(), Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+    async with broker.client(Consumer, **FAST) as consumer:
         consumer.assign([PARENT], partition_key_listener=story)
         await story.read_until(consumer, lambda: 14 in story.records(0))
     assert story.records(0) == [*range(10), *range(11, 15)]
@@ -569,6 +533,6 @@ async def test_batches_without_tombstones_of_moved_keys_are_not_searched_one_by_
 
     monkeypatch.setattr(FetchedBatch, "leave_out_moved", look)
     story = Story()
-    async with Resized().running() as broker, Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+    async with Resized().client(Consumer, **FAST) as consumer:
         consumer.assign([PARENT], partition_key_listener=story)
         await story.read_until(consumer, lambda: len(story.records(0)) == 10)

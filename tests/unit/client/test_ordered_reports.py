@@ -40,7 +40,6 @@ async def test_hole_21_the_groups_committed_offset_releases_the_child() -> None:
 @pytest.mark.parametrize("is_member", [True, False])
 async def test_a_position_in_the_partition_of_a_deleted_topic_releases_nothing(is_member: bool) -> None:
     """The topic was created again while the answer was in flight. The present parent has the incarnation 1000."""
-
     broker = Grouped([CHILD]) if is_member else Coordinated()
     incarnation = 999
     asked = 0
@@ -78,7 +77,6 @@ async def test_an_offset_that_was_fetched_is_committed_before_it_is_reported() -
     The next owner may have committed the offset before its flush. Only a successful commit shows that this member
     still owns the parent.
     """
-
     story, broker = Story(), Grouped([PARENT, CHILD])
     broker.committed[0] = (10, 1000)
     refused = 0
@@ -110,7 +108,6 @@ async def test_without_a_commit_a_member_continues_only_after_its_report_is_acce
 
     The config is ``ordered_delivery_commit_before_report=False``.
     """
-
     story, broker = Story(), Grouped([PARENT, CHILD])
     polled, refused = broker.poll, 0
 
@@ -133,7 +130,6 @@ async def test_after_a_new_assignment_the_parents_position_comes_from_its_presen
     before: list[TopicPartition],
 ) -> None:
     """The source of the parent's position depends on the assignment: this consumer, or the group."""
-
     story, broker = Story(), Coordinated()
     broker.committed[0] = (3, 1000)
     async with broker.running(), member_of(broker, retry_backoff_max_ms=5) as consumer:
@@ -152,7 +148,6 @@ async def test_a_seek_back_in_the_flush_callback_leaves_no_report_above_the_comm
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Reports never exceed commits. Otherwise, after a crash, the parent would be read again after its child."""
-
     broker = Grouped([PARENT])
 
     class GoesBack(Story):
@@ -182,7 +177,6 @@ async def test_a_seek_back_in_the_flush_callback_leaves_no_report_above_the_comm
 
 async def test_a_position_is_reported_with_its_commit() -> None:
     """One request is enough if the coordinator's response says that the commit was taken as a report."""
-
     story, broker = Story(), Grouped([PARENT])
     commit, polls = broker.offset_commit, broker.poll
     polled: list[int] = []
@@ -212,7 +206,6 @@ async def test_a_position_is_reported_with_its_commit() -> None:
 
 async def test_a_seek_back_after_a_cancelled_commit_is_reported() -> None:
     """The coordinator may have taken the cancelled commit as a report, so the rewind is reported."""
-
     broker = Grouped([PARENT])
     commit, taken, given_up = broker.offset_commit, anyio.Event(), anyio.Event()
     known = -1
@@ -261,7 +254,6 @@ async def test_a_seek_back_after_a_cancelled_commit_is_reported() -> None:
 
 async def test_a_refused_commit_blocks_the_child() -> None:
     """After a refusal another member may own the parent, and read it again from the committed offset."""
-
     story, broker = Story(), Coordinated()
     taken, refusals = broker.offset_commit, 3
 
@@ -285,7 +277,6 @@ async def test_a_refused_commit_blocks_the_child() -> None:
 
 async def test_partitions_lost_during_a_callback_are_given_up_before_the_next_delivery() -> None:
     """The group need not wait for a callback: another member may already be past the buffered records."""
-
     broker = Grouped([PARENT, CHILD])
     broker.fill(PARENT, 500)
     has_read, answer = anyio.Event(), broker.poll
@@ -342,7 +333,6 @@ async def test_a_member_uses_its_own_position_of_a_parent_that_it_owns() -> None
 
 async def test_a_parent_that_was_rewound_and_read_again_is_reported_again() -> None:
     """The child was not assigned for a while, so the parent's earlier report is not valid any more."""
-
     story, broker = Story(), Coordinated()
     async with broker.running(), member_of(broker) as consumer:
         consumer.assign([CHILD, PARENT], partition_key_listener=story)
@@ -359,7 +349,6 @@ async def test_a_parent_that_was_rewound_and_read_again_is_reported_again() -> N
 
 async def test_a_rewind_counts_although_no_partition_waits_any_more() -> None:
     """The consumer remembers reports of the partitions that it owns, and a later merge must not use an old report."""
-
     broker = Grouped([PARENT])
     async with broker.running(), member_of(broker) as consumer:
         consumer.subscribe(["t"])
@@ -384,7 +373,6 @@ async def test_committing_before_reporting_can_be_turned_off() -> None:
 
 async def test_an_offset_of_an_earlier_incarnation_is_dropped() -> None:
     """Hole 20: the offset counts records of an earlier partition, and all records of the present one are new."""
-
     broker = Coordinated()
     broker.committed = {0: (3, 1000), 1: (4, 7)}
     async with broker.running(), member_of(broker, auto_offset_reset="latest") as consumer:
@@ -398,7 +386,6 @@ async def test_kafka_12261_latest_is_earliest_for_a_partition_created_after_the_
     committed: dict[int, tuple[int, int]], start: int
 ) -> None:
     """A group that has read the parent reads the child from its start; a new group starts at the end."""
-
     broker = Coordinated()
     broker.committed = dict(committed)
     async with broker.running(), member_of(broker, auto_offset_reset="latest") as consumer:

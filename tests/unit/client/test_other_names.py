@@ -62,10 +62,7 @@ def test_topics_by_position_are_judged(topics: tuple[object, ...]) -> None:
 
 
 async def test_poll_returns_a_record_or_none_after_a_time() -> None:
-    async with (
-        written(T0).running() as broker,
-        Consumer("t", bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer,
-    ):
+    async with written(T0).client(Consumer, "t", auto_offset_reset="earliest") as consumer:
         found = [await consumer.poll(), await consumer.poll(10), await consumer.poll(10)]
         assert [record.offset for record in found if record is not None] == [0, 1, 2]
         assert await consumer.position(T0) == 3
@@ -92,10 +89,8 @@ def test_a_last_short_try_does_not_hide_the_cause() -> None:
 
 
 async def test_watermarks_come_from_the_leader_or_from_the_last_fetch() -> None:
-    async with (
-        written(T0, U0).running() as broker,
-        Consumer("t", bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer,
-    ):
+    broker = written(T0, U0)
+    async with broker.client(Consumer, "t", auto_offset_reset="earliest") as consumer:
         assert await consumer.get_watermark_offsets(U0) == (0, 3), "not assigned"
         with pytest.raises(IllegalStateError, match="u-0 is not assigned"):
             await consumer.get_watermark_offsets(U0, cached=True)
@@ -117,10 +112,7 @@ async def test_a_partition_that_was_not_fetched_has_no_known_offsets() -> None:
 
 
 async def test_partitions_are_assigned_and_given_up_one_by_one() -> None:
-    async with (
-        written(T0, U0).running() as broker,
-        Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer,
-    ):
+    async with written(T0, U0).client(Consumer, auto_offset_reset="earliest") as consumer:
         consumer.incremental_assign([T0])
         assert [(await consumer.getone()).offset for _ in range(2)] == [0, 1]
         with pytest.raises(IllegalStateError, match="t-0 is assigned to this consumer already"):

@@ -256,7 +256,7 @@ async def test_a_broker_that_stops_answering_fetches_is_an_outage(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broker = FakeBroker({"t": 1})
-    async with broker.running(), Consumer(bootstrap_servers=broker.address, fetch_max_wait_ms=700) as consumer:
+    async with broker.client(Consumer, fetch_max_wait_ms=700) as consumer:
         consumer.assign([TopicPartition("t", 0)])
         await consumer.getmany(timeout_ms=10)
         broker.is_silent = True
@@ -272,7 +272,7 @@ async def test_the_log_reports_that_an_unanswered_produce_may_wait_for_replicas(
 ) -> None:
     """The broker may work while another in-sync replica does not."""
     broker = FakeBroker({"t": 1})
-    async with broker.running(), Producer(bootstrap_servers=broker.address) as producer:
+    async with broker.client(Producer) as producer:
         await producer.send_and_wait("t", b"x")
         broker.faults[TopicPartition("t", 0)] = deque([Fault(SILENCE)])
         await producer.send("t", b"x")
@@ -286,7 +286,7 @@ async def test_the_log_reports_that_an_unanswered_produce_may_wait_for_replicas(
 async def test_an_admin_call_ends_at_its_timeout_while_a_request_is_unanswered() -> None:
     broker = FakeBroker({"t": 1})
     broker.is_silent = True
-    async with broker.running(), Admin(bootstrap_servers=broker.address, default_api_timeout_ms=50) as admin:
+    async with broker.client(Admin, default_api_timeout_ms=50) as admin:
         with trio.fail_after(20), pytest.raises(KafkaTimeoutError, match="Metadata did not succeed within 50 ms"):
             await admin.list_topics()
         with (
@@ -299,7 +299,7 @@ async def test_an_admin_call_ends_at_its_timeout_while_a_request_is_unanswered()
 async def test_a_fetch_is_not_overdue_while_the_broker_may_hold_it() -> None:
     """The broker must not hold the first fetch of a partition, but may hold the next fetch."""
     broker = FakeBroker({"t": 1})
-    async with broker.running(), Consumer(bootstrap_servers=broker.address, fetch_max_wait_ms=60_000) as consumer:
+    async with broker.client(Consumer, fetch_max_wait_ms=60_000) as consumer:
         consumer.assign([TopicPartition("t", 0)])
         with trio.fail_after(20):
             while not any(fetch.max_wait_ms for fetch in broker.seen(ApiKey.FETCH)):

@@ -10,7 +10,6 @@ from tests.unit.client.scripted_group import Fixture, ScriptedLink
 
 async def test_a_member_with_a_pattern_joins_once_all_topics_are_known() -> None:
     """Before the response about all topics, no topic matches the pattern, so a join would be a useless rebalance."""
-
     link = ScriptedLink([])
     async with anyio.create_task_group() as tasks:
         fixture = Fixture(tasks, link)

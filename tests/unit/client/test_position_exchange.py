@@ -139,7 +139,6 @@ def reports(body: Any) -> dict[int, int]:
 
 async def test_a_member_does_not_poll_before_its_assignment_is_settled() -> None:
     """The first poll of a generation tells the coordinator that the member gave up its earlier partitions."""
-
     coordinator = Coordinator()
     async with exchanging(coordinator) as fixture:
         fixture.exchange.want({tp(1): 101}, {})
@@ -208,7 +207,6 @@ async def test_a_parked_poll_that_is_answered_brings_the_position() -> None:
 
 async def test_a_position_reported_with_a_commit_is_not_reported_again() -> None:
     """A refused older report is not repeated either, because the repetition could arrive last."""
-
     coordinator = Coordinator()
     async with exchanging(coordinator) as fixture:
         fixture.exchange.settle()
@@ -244,7 +242,6 @@ class ReadsLate(Coordinator):
 
 async def test_a_position_reported_with_a_commit_is_repeated_behind_an_older_report_in_flight() -> None:
     """The parked poll has the older report and may arrive last. The coordinator then keeps the older position."""
-
     coordinator = ReadsLate()
     async with exchanging(coordinator) as fixture:
         fixture.exchange.settle()
@@ -261,7 +258,6 @@ async def test_a_position_reported_with_a_commit_is_repeated_behind_an_older_rep
 
 async def test_a_response_older_than_an_applied_one_is_dropped() -> None:
     """With two connections, the parked poll's older response must not bring an older position back."""
-
     coordinator = Coordinator()
     coordinator.positions[1] = 40
     async with exchanging(coordinator) as fixture:
@@ -287,7 +283,6 @@ class AnswersWhenReleased(Coordinator):
 
 async def test_a_response_that_was_made_last_is_applied_although_its_poll_left_first() -> None:
     """The parked poll arrived after the newer poll. The coordinator sends a rewind only to the parked poll."""
-
     coordinator = AnswersWhenReleased()
     coordinator.positions[1] = 40
     async with exchanging(coordinator, retry_backoff_ms=600_000) as fixture:
@@ -357,7 +352,6 @@ async def positions_of_crossed_answers(coordinator: SendsLate, change: Callable[
 
 async def test_an_answer_made_before_one_that_was_taken_in_is_dropped() -> None:
     """If the older answer were applied, the member would forget the newer one's rewind (Loads.tla: newest_answer)."""
-
     coordinator = SendsLate()
 
     def rewind() -> None:
@@ -368,7 +362,6 @@ async def test_an_answer_made_before_one_that_was_taken_in_is_dropped() -> None:
 
 async def test_an_answer_of_the_next_coordinator_is_newer() -> None:
     """The next coordinator has a higher leader epoch, and numbers its answers from the beginning again."""
-
     coordinator = SendsLate()
 
     def fail_over() -> None:
@@ -389,7 +382,6 @@ async def test_answers_of_a_release_without_numbers_are_ordered_by_their_polls()
 
 async def test_a_newer_poll_is_repeated_while_an_older_one_stays_parked() -> None:
     """The older poll was parked after the newer poll, so the coordinator would use the older poll's requests."""
-
     coordinator = Coordinator()
     async with exchanging(coordinator) as fixture:
         fixture.exchange.settle()
@@ -439,7 +431,6 @@ async def test_a_pause_after_a_refusal_ends_with_the_generation(is_parked: bool)
 
     The next generation's polls do not wait for the end of the backoff.
     """
-
     coordinator = Coordinator()
     coordinator.has_long_pauses = True
     if not is_parked:
@@ -472,7 +463,6 @@ async def test_a_broker_without_the_api_is_asked_once_per_generation() -> None:
 
 async def test_a_member_stays_in_its_group_when_the_cluster_stops_accepting_polls() -> None:
     """KIP-584: group_coordinator is lowered to level 1 while a poll is parked."""
-
     coordinator = Coordinator()
     async with exchanging(coordinator) as fixture:
         fixture.exchange.settle()
@@ -487,7 +477,6 @@ async def test_a_member_stays_in_its_group_when_the_cluster_stops_accepting_poll
 
 async def test_a_member_that_waits_polls_until_the_cluster_accepts_polls_again() -> None:
     """KIP-584: group_coordinator is lowered by force although a topic was resized, and is raised again."""
-
     coordinator = Coordinator()
     coordinator.errors = [ErrorCode.UNSUPPORTED_VERSION] * 3
     async with exchanging(coordinator) as fixture:

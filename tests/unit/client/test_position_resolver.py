@@ -21,7 +21,6 @@ async def test_a_partition_without_a_position_holds_up_no_other(why: str) -> Non
 
     Its own position is requested again only after a pause that is longer than the test.
     """
-
     broker = filled(10, partitions=2)
     absent = T1 if why == "no leader" else TopicPartition("t", 7)
 
@@ -32,15 +31,9 @@ async def test_a_partition_without_a_position_holds_up_no_other(why: str) -> Non
 
     broker.metadata_hook = describe
     never_ms = 600_000
-    async with (
-        broker.running(),
-        Consumer(
-            bootstrap_servers=broker.address,
-            auto_offset_reset="earliest",
-            retry_backoff_ms=never_ms,
-            retry_backoff_max_ms=never_ms,
-        ) as consumer,
-    ):
+    async with broker.client(
+        Consumer, auto_offset_reset="earliest", retry_backoff_ms=never_ms, retry_backoff_max_ms=never_ms
+    ) as consumer:
         consumer.assign([T0, absent])
         for _ in range(2):
             assert [record.offset for record in await read(consumer, 10)] == list(range(10))
@@ -52,7 +45,6 @@ async def test_the_log_names_a_partition_that_is_not_read_because_it_is_unknown(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The partition is assigned manually. In a group, the next assignment would leave the partition out."""
-
     logger = "anabranch.client.consumer.position_resolver"
 
     def messages() -> list[str]:
@@ -60,10 +52,8 @@ async def test_the_log_names_a_partition_that_is_not_read_because_it_is_unknown(
         return [record.getMessage() for record in caplog.records if record.name == logger]
 
     with caplog.at_level(logging.WARNING, logger):
-        async with (
-            filled(10).running() as broker,
-            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", **AT_ONCE) as consumer,
-        ):
+        broker = filled(10)
+        async with broker.client(Consumer, auto_offset_reset="earliest", **AT_ONCE) as consumer:
             consumer.assign([T0, TopicPartition("t", 7)])
             while not messages():
                 await consumer.getmany(timeout_ms=20)

@@ -32,7 +32,8 @@ T0 = TopicPartition("t", 0)
 
 
 async def test_a_handle_returns_the_partition_and_offset_of_its_record() -> None:
-    async with FakeBroker({"t": 3}).running() as broker, Producer(bootstrap_servers=broker.address) as producer:
+    broker = FakeBroker({"t": 3})
+    async with broker.client(Producer) as producer:
         first = await producer.send("t", key=b"k", value=b"v", headers={"h": b"1"}, timestamp_ms=1234)
         metadata = await first
         assert (metadata.topic, metadata.offset, metadata.timestamp) == ("t", 0, 1234)
@@ -68,7 +69,6 @@ async def producing_by_hand(broker: FakeBroker, **config: Any) -> AsyncIterator[
 
 async def test_records_sent_in_one_loop_leave_in_one_request() -> None:
     """Even without ``linger_ms`` the sender runs after the loop of sends, and not at the first record."""
-
     broker = FakeBroker({"t": 4})
     async with producing_by_hand(broker) as (producer, clock):
         clock.wall_ms += 1_000
@@ -82,7 +82,6 @@ async def test_records_sent_in_one_loop_leave_in_one_request() -> None:
 @pytest.mark.parametrize("reason", ["full", "time"])
 async def test_a_loop_of_sends_lets_the_sender_run(reason: str) -> None:
     """The loop awaits only the sends. If a send never paused, no record would leave before the end of the loop."""
-
     broker = FakeBroker({"t": 1})
     async with producing_by_hand(broker, batch_size=200 if reason == "full" else 1 << 20) as (producer, clock):
         first = await producer.send("t", b"x", partition=0)
@@ -112,7 +111,6 @@ async def test_retries_keep_the_order_and_neither_lose_nor_duplicate_records(
     error: ErrorCode | str, applied: bool
 ) -> None:
     """Up to five requests are in flight. The first, second and fourth batch fail, written or not."""
-
     broker = FakeBroker({"t": 1})
     broker.faults[T0] = deque([Fault(error, applied), Fault(error, applied), None, Fault(error, applied)])
     async with broker.running():
@@ -156,7 +154,7 @@ async def test_one_record_that_is_too_large_fails_alone() -> None:
 
 async def test_lost_producer_state_starts_a_new_epoch() -> None:
     broker = FakeBroker({"t": 1})
-    async with broker.running(), Producer(bootstrap_servers=broker.address, retry_backoff_ms=5) as producer:
+    async with broker.client(Producer, retry_backoff_ms=5) as producer:
         await producer.send_and_wait("t", value=b"1")
         await producer.send_and_wait("t", value=b"2")
         broker.logs[T0].producers.clear()
@@ -168,7 +166,7 @@ async def test_lost_producer_state_starts_a_new_epoch() -> None:
 async def test_an_error_that_is_not_retriable_reaches_the_handle() -> None:
     broker = FakeBroker({"t": 1})
     broker.faults[T0] = deque([Fault(ErrorCode.POLICY_VIOLATION)])
-    async with broker.running(), Producer(bootstrap_servers=broker.address) as producer:
+    async with broker.client(Producer) as producer:
         with pytest.raises(KafkaError) as refused:
             await producer.send_and_wait("t", value=b"1")
         assert refused.value.code is ErrorCode.POLICY_VIOLATION
@@ -195,12 +193,7 @@ async def test_a_refusal_that_names_a_record_gives_the_rest_of_the_batch_another
 async def test_a_record_that_is_not_acknowledged_in_time_raises_a_timeout() -> None:
     broker = FakeBroker({"t": 1})
     broker.faults[T0] = deque([Fault(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1000)
-    async with (
-        broker.running(),
-        Producer(
-            bootstrap_servers=broker.address, delivery_timeout_ms=200, request_timeout_ms=100, retry_backoff_ms=5
-        ) as producer,
-    ):
+    async with broker.client(Producer, delivery_timeout_ms=200, request_timeout_ms=100, retry_backoff_ms=5) as producer:
         with pytest.raises(KafkaTimeoutError, match="not acknowledged within 200 ms"):
             await producer.send_and_wait("t", value=b"1")
 
@@ -223,7 +216,7 @@ async def test_a_send_to_a_full_buffer_raises_after_max_block_ms() -> None:
 
 async def test_linger_collects_and_flush_does_not_wait_for_it() -> None:
     broker = FakeBroker({"t": 1})
-    async with broker.running(), Producer(bootstrap_servers=broker.address, linger_ms=60_000) as producer:
+    async with broker.client(Producer, linger_ms=60_000) as producer:
         handles = [await producer.send("t", value=b"%d" % n) for n in range(10)]
         assert not any(handle.done() for handle in handles)
         await producer.flush()
@@ -233,14 +226,14 @@ async def test_linger_collects_and_flush_does_not_wait_for_it() -> None:
 
 async def test_with_acks_0_a_send_waits_for_no_response() -> None:
     broker = FakeBroker({"t": 1})
-    async with broker.running(), Producer(bootstrap_servers=broker.address, acks=0) as producer:
+    async with broker.client(Producer, acks=0) as producer:
         assert (await producer.send_and_wait("t", value=b"1")).offset == -1
         assert not producer.config.enable_idempotence
 
 
 async def test_records_without_a_key_go_to_one_partition_per_batch() -> None:
     broker = FakeBroker({"t": 4})
-    async with broker.running(), Producer(bootstrap_servers=broker.address, linger_ms=20) as producer:
+    async with broker.client(Producer, linger_ms=20) as producer:
         used = {(await producer.send("t", value=b"x")).partition for _ in range(20)}
         assert len(used) == 1
         await producer.flush()
@@ -278,7 +271,7 @@ async def _free_port() -> int:
 
 async def test_wrong_types_are_refused_at_once() -> None:
     broker = FakeBroker({"t": 1})
-    async with broker.running(), Producer(bootstrap_servers=broker.address) as producer:
+    async with broker.client(Producer) as producer:
         with pytest.raises(TypeError, match="value_serializer"):
             await producer.send("t", value="text")
         with pytest.raises(TypeError, match="header"):
@@ -305,7 +298,7 @@ async def test_batches_are_sent_in_the_order_of_their_sequences() -> None:
 @pytest.mark.parametrize("kind", [bytearray, memoryview])
 async def test_the_callers_buffer_is_copied(kind: Callable[[bytes], Any]) -> None:
     broker = FakeBroker({"t": 1})
-    async with broker.running(), Producer(bootstrap_servers=broker.address) as producer:
+    async with broker.client(Producer) as producer:
         headers = [("h", kind(b"header"))]
         await producer.send_and_wait("t", key=kind(b"key"), value=kind(b"value"), headers=headers)
         [request] = broker.seen(ApiKey.PRODUCE)

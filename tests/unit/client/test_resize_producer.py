@@ -54,7 +54,7 @@ def by_key(broker: FakeBroker) -> dict[bytes, list[tuple[int, bytes]]]:
 
 async def test_batches_name_the_layout_they_were_placed_by_but_none_for_a_plain_topic() -> None:
     broker = ordered(2, plain=3)
-    async with broker.running(), Producer(bootstrap_servers=broker.address) as producer:
+    async with broker.client(Producer) as producer:
         await producer.send_and_wait("t", key=b"k", value=b"v")
         await producer.send_and_wait("plain", key=b"k", value=b"v")
         assert layouts_sent(broker) == [("t", 2, 0), ("plain", -1, -1)]
@@ -67,16 +67,12 @@ async def test_no_record_is_lost_duplicated_or_reordered_by_a_resize_under_load(
 
     The broker enforces the first new layout before metadata shows the layout.
     """
-
     with caplog.at_level(logging.INFO, "anabranch.client.producer.sender"):
         broker = ordered(2)
         for partition in (0, 1):
             broker.faults[TopicPartition("t", partition)] = deque([None, Fault(DROP, True), Fault(DROP), None] * 5)
         handles = []
-        async with (
-            broker.running(),
-            Producer(bootstrap_servers=broker.address, batch_size=200, **FAST) as producer,
-        ):
+        async with broker.client(Producer, batch_size=200, **FAST) as producer:
             for number in range(900):
                 handles.append(await producer.send("t", key=b"%d" % (number % 13), value=b"%04d" % number))
                 if number == 300:
@@ -106,10 +102,7 @@ async def test_no_record_is_lost_duplicated_or_reordered_by_a_resize_under_load(
 
 async def test_one_request_has_one_layout_of_a_topic() -> None:
     broker = ordered(2)
-    async with (
-        broker.running(),
-        Producer(bootstrap_servers=broker.address, batch_size=150, **FAST) as producer,
-    ):
+    async with broker.client(Producer, batch_size=150, **FAST) as producer:
         for number in range(300):
             await producer.send("t", key=b"%d" % (number % 9), value=b"%d" % number)
             if number % 100 == 50:
@@ -139,7 +132,7 @@ async def test_a_layout_that_arrives_during_a_replacement_is_applied_at_once(mon
             step(work)
 
     monkeypatch.setattr(Replacement, "step", step_behind_the_next_layout)
-    async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+    async with broker.client(Producer, **FAST) as producer:
         await producer.send_and_wait("t", key=b"k", value=b"1")
         broker.resize("t", (2, 3, 1))
         await producer.send_and_wait("t", key=b"k", value=b"2")
@@ -151,18 +144,17 @@ async def test_a_layout_that_arrives_during_a_replacement_is_applied_at_once(mon
 async def test_partitions_for_names_only_unmarked_partitions() -> None:
     broker = ordered(4)
     broker.announce("t", (2, 3, 1))
-    async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+    async with broker.client(Producer, **FAST) as producer:
         assert await producer.partitions_for("t") == [0, 1, 2]
 
 
 async def test_a_batch_with_a_lost_response_is_repeated_to_its_partition() -> None:
     """Hole 17: the retry keeps its partition and its layout, counts as a duplicate, and is not written twice."""
-
     broker = ordered(2)
     key = key_in(2, 2, 4)
     source = TopicPartition("t", 0)
     broker.faults[source] = deque([Fault(DROP, applied=True)])
-    async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+    async with broker.client(Producer, **FAST) as producer:
         await producer.partitions_for("t")
         handle = await producer.send("t", key=key, value=b"1")
         broker.resize("t", (2, 4, 1))
@@ -180,13 +172,12 @@ async def test_a_batch_with_a_lost_response_is_repeated_to_its_partition() -> No
 
 async def test_a_lost_response_of_a_removed_partition_raises_outcome_unknown() -> None:
     """Hole 14: the outcome of the batch is unknown."""
-
     broker = ordered(2)
     broker.resize("t", (2, 4, 1))
     key = key_in(3, 2, 4)
     gone = TopicPartition("t", 3)
     broker.faults[gone] = deque([Fault(DROP, applied=True)])
-    async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+    async with broker.client(Producer, **FAST) as producer:
         await producer.partitions_for("t")
 
         def removed(response: object) -> None:
@@ -208,7 +199,7 @@ async def test_a_lost_response_of_a_removed_partition_raises_outcome_unknown() -
 async def test_a_topic_waits_for_newer_metadata_while_others_continue() -> None:
     broker = ordered(2, other=1)
     broker.resize("t", (2, 4, 1), announce=False)
-    async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+    async with broker.client(Producer, **FAST) as producer:
         paused = await producer.send("t", key=key_in(3, 2, 4), value=b"1")
         while len([name for name, _, _ in layouts_sent(broker) if name == "t"]) < 3:
             await producer.send_and_wait("other", value=b"x")
@@ -227,10 +218,9 @@ async def test_a_topic_waits_for_newer_metadata_while_others_continue() -> None:
 
 async def test_a_broker_that_is_behind_the_metadata_catches_up() -> None:
     """Hole 28: a producer with a newer layout than the broker backs off, and continues without newer metadata."""
-
     broker = ordered(2)
     broker.announce("t", (2, 2, 1))
-    async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+    async with broker.client(Producer, **FAST) as producer:
         handles = [await producer.send("t", key=b"k", value=b"%d" % n) for n in range(3)]
         while len(broker.seen(ApiKey.PRODUCE)) < 3:
             await anyio.sleep(0.001)  # polls: the refused batch is tried again
@@ -241,7 +231,6 @@ async def test_a_broker_that_is_behind_the_metadata_catches_up() -> None:
 
 async def test_stale_metadata_between_newer_responses_changes_nothing() -> None:
     """Hole 10: every other response is older than the resize."""
-
     broker = ordered(2)
     broker.resize("t", (2, 4, 1))
     answers = 0
@@ -254,10 +243,7 @@ async def test_stale_metadata_between_newer_responses_changes_nothing() -> None:
             topic.undeleted_partition_count, topic.layout_version = 2, 0
             topic.partitions = topic.partitions[:2]
 
-    async with (
-        broker.running(),
-        Producer(bootstrap_servers=broker.address, metadata_max_age_ms=1, **FAST) as producer,
-    ):
+    async with broker.client(Producer, metadata_max_age_ms=1, **FAST) as producer:
         await producer.partitions_for("t")
         broker.metadata_hook = alternate
         for number in range(100):
@@ -271,7 +257,7 @@ async def test_stale_metadata_between_newer_responses_changes_nothing() -> None:
 async def test_a_record_for_a_chosen_partition_that_is_marked_fails() -> None:
     broker = ordered(2)
     broker.resize("t", (2, 4, 1))
-    async with broker.running(), Producer(bootstrap_servers=broker.address, linger_ms=60_000, **FAST) as producer:
+    async with broker.client(Producer, linger_ms=60_000, **FAST) as producer:
         fails = await producer.send("t", key=b"k", value=b"1", partition=3)
         stays = await producer.send("t", key=b"k", value=b"2", partition=0)
         broker.resize("t", (2, 2, 2))
@@ -288,7 +274,7 @@ async def test_a_record_for_a_chosen_partition_that_is_marked_fails() -> None:
 @pytest.mark.parametrize("config", [{"enable_idempotence": False}, {"acks": 1}, {"retries": 0}])
 async def test_without_idempotence_refused_records_are_placed_again_too(config: dict[str, int | bool]) -> None:
     broker = ordered(2)
-    async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST, **config) as producer:
+    async with broker.client(Producer, **FAST, **config) as producer:
         await producer.partitions_for("t")
         broker.resize("t", (2, 4, 1))
         key = key_in(3, 2, 4)
@@ -299,13 +285,9 @@ async def test_without_idempotence_refused_records_are_placed_again_too(config: 
 
 async def test_with_acks_0_unsent_records_follow_new_metadata() -> None:
     """In hole 27 the broker closes the connection. Here only newer metadata moves the unsent record."""
-
     broker = ordered(2)
     key = key_in(3, 2, 4)
-    async with (
-        broker.running(),
-        Producer(bootstrap_servers=broker.address, acks=0, linger_ms=60_000, metadata_max_age_ms=5, **FAST) as producer,
-    ):
+    async with broker.client(Producer, acks=0, linger_ms=60_000, metadata_max_age_ms=5, **FAST) as producer:
         handle = await producer.send("t", key=key, value=b"1")
         assert handle.partition == 1
         broker.resize("t", (2, 4, 1))
@@ -320,12 +302,7 @@ async def test_with_acks_0_unsent_records_follow_new_metadata() -> None:
 
 async def test_a_partitioner_of_the_user_places_records_again() -> None:
     broker = ordered(2)
-    async with (
-        broker.running(),
-        Producer(
-            bootstrap_servers=broker.address, partitioner=lambda info, key: info.layout[1] - 1, **FAST
-        ) as producer,
-    ):
+    async with broker.client(Producer, partitioner=lambda info, key: info.layout[1] - 1, **FAST) as producer:
         await producer.partitions_for("t")
         broker.resize("t", (2, 4, 1))
         assert (await producer.send_and_wait("t", key=b"k", value=b"1")).partition == 3

@@ -126,7 +126,6 @@ async def test_store_offsets_refuses_what_it_cannot_store_and_stores_nothing_the
 @pytest.mark.parametrize("is_member", [True, False])
 async def test_hole_18_keys_are_handed_over_when_their_records_are_stored(is_member: bool) -> None:
     """The child waits until the parent's last record is stored, however often the consumer polls."""
-
     story, broker = Story(), Grouped([PARENT, CHILD]) if is_member else Coordinated()
     async with broker.running(), member_of(broker, **STORING) as consumer:
         if is_member:
@@ -151,7 +150,6 @@ async def test_hole_18_keys_are_handed_over_when_their_records_are_stored(is_mem
 
 async def test_a_store_wakes_a_consumer_that_waits_for_it() -> None:
     """One task reads, and another processes."""
-
     never_ms = 600_000
     broker = Coordinated()
     config = {**STORING, "session_timeout_ms": never_ms + 1, "heartbeat_interval_ms": never_ms}

@@ -492,7 +492,8 @@ PARENT, CHILD, OTHER = ("t", 1), ("t", 5), ("t", 2)
 """Partitions of a topic that is resized: the child gets keys of the parent."""
 
 
-def two_members(driver: Driver) -> tuple[str, str]:
-    """Return the parent's owner and the child's owner."""
+def two_members(driver: Driver | None = None) -> tuple[Driver, str, str]:
+    """Return a driver, the parent's owner and the child's owner."""
+    driver = driver or Driver()
     owner, waiter = driver.stable_group("a", "b", owns={"a": [PARENT], "b": [CHILD]})
-    return owner, waiter
+    return driver, owner, waiter

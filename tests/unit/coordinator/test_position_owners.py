@@ -14,8 +14,7 @@ SESSION_MS = 10_000
 
 
 def test_a_hand_over_takes_one_response_to_the_owner_and_one_to_the_waiter() -> None:
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     owners = driver.poll(owner, 1)
     waiters = driver.poll(waiter, 1, PARENT)
     assert driver.answered(owners) == {PARENT: (-1, True)}
@@ -26,16 +25,14 @@ def test_a_hand_over_takes_one_response_to_the_owner_and_one_to_the_waiter() -> 
 
 
 def test_the_owner_is_asked_although_the_waiter_polled_first() -> None:
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     driver.poll(waiter, 1, PARENT)
     assert driver.answered(driver.poll(owner, 1)) == {PARENT: (-1, True)}
 
 
 def test_the_owner_is_asked_again_for_another_incarnation() -> None:
     """The owner's report to the previous coordinator is lost, and the owner repeats no report without a request."""
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     driver.poll(waiter, 1, PARENT, incarnation=100)
     assert driver.answered(driver.poll(owner, 1)) == {PARENT: (-1, True)}
     owners = driver.poll(owner, 1)
@@ -62,8 +59,7 @@ def test_a_member_may_wait_for_its_own_position() -> None:
 
 
 def test_a_waiting_member_gets_every_new_position() -> None:
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     for position in (10, 20, 20, 30):
         driver.poll(owner, 1, reports={PARENT: position})
         waiters = driver.poll(waiter, 1, PARENT)
@@ -74,8 +70,7 @@ def test_a_waiting_member_gets_every_new_position() -> None:
 
 
 def test_a_poll_without_a_change_waits_for_max_wait_ms_and_returns_every_position() -> None:
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     driver.poll(owner, 1, reports={PARENT: 10})
     assert driver.answered(driver.poll(waiter, 1, PARENT)) == {PARENT: (10, False)}
     waiting = driver.poll(waiter, 1, PARENT, max_wait_ms=500)
@@ -86,8 +81,7 @@ def test_a_poll_without_a_change_waits_for_max_wait_ms_and_returns_every_positio
 
 
 def test_a_poll_without_a_positive_max_wait_ms_is_answered_at_once() -> None:
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     driver.poll(owner, 1)
     assert driver.answered(driver.poll(waiter, 1, PARENT, max_wait_ms=0)) == {PARENT: (-1, False)}
     assert driver.answered(driver.poll(waiter, 1, PARENT, max_wait_ms=-5)) == {PARENT: (-1, False)}
@@ -95,8 +89,7 @@ def test_a_poll_without_a_positive_max_wait_ms_is_answered_at_once() -> None:
 
 def test_a_poll_repeated_on_a_new_connection_answers_both() -> None:
     """The new connection gets the answers that the broken connection lost."""
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     driver.poll(owner, 1, reports={PARENT: 10})
     driver.poll(waiter, 1, PARENT)  # this answer is lost
     parked = driver.poll(waiter, 1, PARENT)
@@ -105,8 +98,7 @@ def test_a_poll_repeated_on_a_new_connection_answers_both() -> None:
 
 
 def test_an_unwanted_position_wakes_no_poll_and_is_not_requested_from_the_owner() -> None:
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     driver.poll(owner, 1)
     driver.poll(waiter, 1, PARENT, max_wait_ms=0)
     parked = driver.poll(waiter, 1)
@@ -116,8 +108,7 @@ def test_an_unwanted_position_wakes_no_poll_and_is_not_requested_from_the_owner(
 
 
 def test_a_position_that_is_wanted_again_is_asked_for_again() -> None:
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     driver.poll(owner, 1)
     driver.poll(waiter, 1, PARENT, max_wait_ms=0)
     owners = driver.poll(owner, 1)
@@ -128,8 +119,7 @@ def test_a_position_that_is_wanted_again_is_asked_for_again() -> None:
 
 
 def test_a_rewind_is_returned_as_a_lower_position() -> None:
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     driver.poll(owner, 1, reports={PARENT: 100})
     assert driver.answered(driver.poll(waiter, 1, PARENT)) == {PARENT: (100, False)}
     waiting = driver.poll(waiter, 1, PARENT)
@@ -143,8 +133,7 @@ def commit_and_report(driver: Driver, owner: str, *positions: int) -> None:
 
 
 def test_a_rewind_between_two_polls_is_returned_although_the_position_is_the_same() -> None:
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     driver.poll(owner, 1)
     driver.poll(waiter, 1, PARENT, max_wait_ms=0)
     commit_and_report(driver, owner, 100)
@@ -157,8 +146,7 @@ def test_a_rewind_between_two_polls_is_returned_although_the_position_is_the_sam
 
 
 def test_the_next_coordinator_knows_the_count_of_rewinds() -> None:
-    driver = Driver()
-    owner, _ = two_members(driver)
+    driver, owner, _ = two_members()
     commit_and_report(driver, owner, 100, 40, 100, 99, 100)
     for successor in (driver, driver.restarted()):
         asked = successor.poll("", -1, PARENT)
@@ -184,8 +172,7 @@ def is_reported(driver: Driver, token: str) -> bool:
 
 def test_a_commit_of_processed_records_is_a_report_once_it_is_committed() -> None:
     """One request and one response are enough: the waiting member is answered before the committing member."""
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     driver.poll(owner, 1)
     driver.poll(waiter, 1, PARENT, max_wait_ms=0)
     waiters = driver.poll(waiter, 1, PARENT)
@@ -199,8 +186,7 @@ def test_a_commit_of_processed_records_is_a_report_once_it_is_committed() -> Non
 
 
 def test_a_commit_of_processed_records_may_lower_the_position() -> None:
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     for position in (100, 40):
         driver.poll(owner, 1)
         driver.commit({PARENT: position}, owner, 1, processed=True)
@@ -208,8 +194,7 @@ def test_a_commit_of_processed_records_may_lower_the_position() -> None:
 
 
 def test_a_commit_reports_only_partitions_that_the_member_owns() -> None:
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     driver.poll(owner, 1, reports={PARENT: 10})
     driver.poll(waiter, 1, PARENT, max_wait_ms=0)
     committing = driver.commit({PARENT: 100}, waiter, 1, processed=True)
@@ -233,8 +218,7 @@ def test_a_commit_before_the_first_poll_is_no_report() -> None:
 @pytest.mark.parametrize("fate", ["lost", "overdue", "the generation is over"])
 def test_a_commit_that_is_not_acknowledged_in_its_generation_reports_nothing(fate: str) -> None:
     """A member that gets an error may have rewound, and the next owner may be at any position."""
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     driver.poll(owner, 1, reports={PARENT: 10})
     driver.poll(waiter, 1, PARENT, max_wait_ms=0)
     driver.auto_commit = False
@@ -253,7 +237,7 @@ def test_a_commit_that_is_not_acknowledged_in_its_generation_reports_nothing(fat
 
 def test_a_commit_reports_a_position_of_its_incarnation() -> None:
     driver = Driver(incarnations={PARENT: 200})
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members(driver)
     driver.poll(owner, 1, reports={PARENT: 10}, incarnation=100)
     driver.commit({PARENT: 30}, owner, 1, processed=True, incarnation=200)
     assert driver.answered(driver.poll(waiter, 1, PARENT, incarnation=200, max_wait_ms=0)) == {PARENT: (30, False)}
@@ -265,8 +249,7 @@ def test_a_commit_reports_a_position_of_its_incarnation() -> None:
 
 def test_hole_18_a_commit_of_the_owner_releases_no_member_before_its_report() -> None:
     """A periodic commit may precede the flush callback: another member would load state that is not saved yet."""
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     driver.poll(owner, 1)
     waiting = driver.poll(waiter, 1, PARENT)
     driver.commit({PARENT: 100}, owner, 1)
@@ -278,7 +261,7 @@ def test_hole_18_a_commit_of_the_owner_releases_no_member_before_its_report() ->
 def test_hole_18_an_earlier_commit_releases_no_member_while_the_owner_has_a_session() -> None:
     driver = Driver()
     driver.commit({PARENT: 100})
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members(driver)
     waiting = driver.poll(waiter, 1, PARENT)
     driver.poll(owner, 1)
     driver.advance(SESSION_MS - 1)
@@ -287,8 +270,7 @@ def test_hole_18_an_earlier_commit_releases_no_member_while_the_owner_has_a_sess
 
 def test_hole_18_a_report_without_a_commit_is_forgotten_when_its_owner_leaves() -> None:
     """The next owner starts at a lower offset, and the child waits until that owner reports again."""
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     driver.commit({PARENT: 60}, owner, 1)
     driver.poll(owner, 1, reports={PARENT: 100}, max_wait_ms=0)
     assert driver.answered(driver.poll(waiter, 1, PARENT)) == {PARENT: (100, False)}
@@ -302,8 +284,7 @@ def test_hole_18_a_report_without_a_commit_is_forgotten_when_its_owner_leaves() 
 
 
 def test_positions_of_partitions_that_a_member_does_not_own_are_ignored() -> None:
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     driver.poll(owner, 1)
     at_once = driver.poll(waiter, 1, PARENT, OTHER, reports={PARENT: 100, OTHER: 100})
     assert driver.answered(at_once) == {PARENT: (-1, False), OTHER: (-1, False)}
@@ -314,8 +295,7 @@ def test_positions_of_partitions_that_a_member_does_not_own_are_ignored() -> Non
 
 
 def test_negative_positions_and_partitions_are_ignored() -> None:
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     driver.poll(owner, 1, reports={PARENT: -7, ("t", -1): 3})
     assert driver.answered(driver.poll(waiter, 1, PARENT, ("t", -1), max_wait_ms=0)) == {PARENT: (-1, False)}
 

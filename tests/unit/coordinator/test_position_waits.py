@@ -11,8 +11,7 @@ class Waits:
     """A driver, the members of ``two_members`` and the seconds of each measured wait."""
 
     def __init__(self) -> None:
-        self.driver = Driver()
-        self.owner, self.waiter = two_members(self.driver)
+        self.driver, self.owner, self.waiter = two_members()
         self.measured: list[float] = []
         self.driver.shard.on_waited = self.measured.append
 

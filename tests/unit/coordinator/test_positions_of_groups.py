@@ -17,7 +17,7 @@ def test_hole_21_without_an_owner_the_committed_offset_counts_once_every_member_
     """Before a member's first poll, the member may still be giving up the partition."""
     driver = Driver()
     driver.commit({OTHER: 60})
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members(driver)
     waiting = driver.poll(waiter, 1, OTHER)
     assert driver.answered(waiting) is None
     driver.poll(owner, 1)
@@ -25,8 +25,7 @@ def test_hole_21_without_an_owner_the_committed_offset_counts_once_every_member_
 
 
 def test_hole_21_a_commit_for_a_partition_without_an_owner_is_returned_at_once() -> None:
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     driver.poll(owner, 1)
     assert driver.answered(driver.poll(waiter, 1, OTHER)) == {OTHER: (-1, False)}
     waiting = driver.poll(waiter, 1, OTHER)
@@ -40,8 +39,7 @@ def test_an_answer_marks_positions_that_only_a_live_member_knows() -> None:
 
     The log start of a partition with a marked position does not count.
     """
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     assert driver.awaited(driver.poll(waiter, 1, PARENT, OTHER, max_wait_ms=0)) == {PARENT, OTHER}
     waiting = driver.poll(waiter, 1, PARENT, OTHER)
     assert driver.answered(waiting) is None
@@ -63,8 +61,7 @@ def test_reports_are_awaited_during_a_rebalance_but_not_without_members() -> Non
 
 
 def test_hole_21_the_commits_of_a_stock_member_count_after_one_session_timeout() -> None:
-    driver = Driver()
-    stock, waiter = two_members(driver)
+    driver, stock, waiter = two_members()
     driver.commit({PARENT: 60}, stock, 1)
     waiting = driver.poll(waiter, 1, PARENT)
     driver.advance(SESSION_MS // 2)
@@ -89,8 +86,7 @@ def later(driver: Driver, *members: str, generation: int, polls_positions: bool 
 
 def test_a_member_that_polled_before_is_waited_for_as_long_as_it_is_a_member() -> None:
     """In the next generation the busy member has not polled: it may not have flushed the parent yet."""
-    driver = Driver()
-    busy, waiter = two_members(driver)
+    driver, busy, waiter = two_members()
     for member in (busy, waiter):
         driver.poll(member, 1)
     driver.commit({PARENT: 60}, busy, 1)
@@ -108,8 +104,7 @@ def test_a_member_that_polled_before_is_waited_for_as_long_as_it_is_a_member() -
 
 @pytest.mark.parametrize("polls_positions", [False, True])
 def test_a_heartbeat_shows_a_new_coordinator_whether_its_member_polls(polls_positions: bool) -> None:
-    driver = Driver()
-    busy, waiter = two_members(driver)
+    driver, busy, waiter = two_members()
     driver.commit({PARENT: 60}, busy, 1)
     successor = driver.restarted()
     waiting = successor.poll(waiter, 1, PARENT)
@@ -120,8 +115,7 @@ def test_a_heartbeat_shows_a_new_coordinator_whether_its_member_polls(polls_posi
 
 
 def test_after_its_first_late_poll_a_member_is_asked_and_its_commits_do_not_count() -> None:
-    driver = Driver()
-    late, waiter = two_members(driver)
+    driver, late, waiter = two_members()
     driver.commit({PARENT: 60}, late, 1)
     waiting = driver.poll(waiter, 1, PARENT)
     driver.advance(SESSION_MS // 2)
@@ -144,8 +138,7 @@ def test_hole_21_in_a_group_without_members_the_committed_offset_counts() -> Non
 
 
 def test_a_rebalance_answers_polls_at_once_and_ends_the_generations_positions() -> None:
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     driver.poll(waiter, 1, PARENT)
     driver.poll(owner, 1, reports={PARENT: 100}, max_wait_ms=0)
     owners, waiters = driver.poll(owner, 1), driver.poll(waiter, 1, PARENT)
@@ -168,8 +161,7 @@ def test_a_rebalance_answers_polls_at_once_and_ends_the_generations_positions() 
 
 
 def test_polls_with_forged_generations_and_members_are_fenced_as_in_a_heartbeat() -> None:
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     forged = {"reports": {PARENT: 100}}
     assert driver.error(driver.poll(owner, 0, **forged)) == ErrorCode.ILLEGAL_GENERATION
     assert driver.error(driver.poll(owner, 2, **forged)) == ErrorCode.ILLEGAL_GENERATION
@@ -183,8 +175,7 @@ def test_polls_with_forged_generations_and_members_are_fenced_as_in_a_heartbeat(
 
 
 def test_a_question_without_a_member_is_answered_with_whether_the_owner_reports() -> None:
-    driver = Driver()
-    owner, _ = two_members(driver)
+    driver, owner, _ = two_members()
 
     def reporting() -> list[int]:
         response = driver.replies[driver.poll("", -1, PARENT, CHILD, OTHER, max_wait_ms=0)]
@@ -196,8 +187,7 @@ def test_a_question_without_a_member_is_answered_with_whether_the_owner_reports(
 
 
 def test_the_poll_of_a_member_that_leaves_is_answered() -> None:
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     owners, waiters = driver.poll(owner, 1), driver.poll(waiter, 1)
     driver.leave((owner, None))
     assert driver.error(owners) == ErrorCode.UNKNOWN_MEMBER_ID
@@ -243,8 +233,7 @@ def test_a_static_members_successor_is_asked_again_and_its_predecessor_fenced() 
 
 def test_hole_19_a_new_coordinator_knows_only_positions_that_are_reported_to_it() -> None:
     """A commit does not free the child, and the child does not wait for ever: the owner is asked again."""
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     driver.poll(owner, 1, reports={PARENT: 100})
     driver.poll(waiter, 1, PARENT)
     driver.commit({PARENT: 100}, owner, 1)
@@ -261,8 +250,7 @@ def test_hole_19_a_new_coordinator_knows_only_positions_that_are_reported_to_it(
 
 
 def test_a_poll_by_a_client_outside_of_the_group_changes_nothing() -> None:
-    driver = Driver()
-    owner, waiter = two_members(driver)
+    driver, owner, waiter = two_members()
     driver.commit({OTHER: 4}, owner, 1)
     assert driver.answered(driver.poll("", -1, reports={PARENT: 100})) == {PARENT: (-1, False)}
     owners = driver.poll(owner, 1, reports={PARENT: 10})
@@ -279,8 +267,7 @@ def test_a_poll_by_a_client_outside_of_the_group_changes_nothing() -> None:
 
 def test_a_polling_owner_is_asked_for_positions_that_an_outside_client_wants() -> None:
     """No member waits for the partition until a member knows that it is marked. The owner's commits prove nothing."""
-    driver = Driver()
-    owner, other = two_members(driver)
+    driver, owner, other = two_members()
     driver.commit({PARENT: 100}, owner, 1)
     driver.poll(other, 1)
     owners = driver.poll(owner, 1)
@@ -294,8 +281,7 @@ def test_a_polling_owner_is_asked_for_positions_that_an_outside_client_wants() -
 
 
 def test_the_commits_of_an_owner_that_never_polls_count_after_its_session() -> None:
-    driver = Driver()
-    owner, other = two_members(driver)
+    driver, owner, other = two_members()
     driver.commit({PARENT: 100}, owner, 1)
     assert driver.answered(driver.poll("", -1, reports={PARENT: -1})) == {PARENT: (-1, False)}
     driver.poll(other, 1)
@@ -306,8 +292,7 @@ def test_the_commits_of_an_owner_that_never_polls_count_after_its_session() -> N
 
 def test_a_new_coordinator_counts_no_commit_before_the_owner_reports() -> None:
     """A commit proves nothing at a coordinator that has just taken over, nor in a generation that has just begun."""
-    driver = Driver()
-    owner, other = two_members(driver)
+    driver, owner, other = two_members()
     driver.poll(owner, 1)
     driver.poll(other, 1)
     driver.commit({PARENT: 100}, owner, 1)
@@ -323,8 +308,7 @@ def test_a_new_coordinator_counts_no_commit_before_the_owner_reports() -> None:
 
 
 def test_the_commits_of_a_group_without_polls_count_after_one_session_timeout() -> None:
-    driver = Driver()
-    owner, other = two_members(driver)
+    driver, owner, other = two_members()
     driver.commit({PARENT: 100}, owner, 1)
     assert driver.answered(driver.poll("", -1, PARENT)) == {PARENT: (-1, True)}
     for _ in range(2):
@@ -335,8 +319,7 @@ def test_the_commits_of_a_group_without_polls_count_after_one_session_timeout() 
 
 
 def test_during_a_rebalance_commits_do_not_count() -> None:
-    driver = Driver()
-    owner, _ = two_members(driver)
+    driver, owner, _ = two_members()
     driver.commit({PARENT: 100}, owner, 1)
     driver.join(client="c")
     assert driver.answered(driver.poll("", -1, PARENT)) == {PARENT: (-1, True)}

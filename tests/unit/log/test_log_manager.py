@@ -53,6 +53,12 @@ def manager_for(log_fixture: LogFixture, *dirs: str, **config: Any) -> LogManage
     return LogManager(manager_config(log_fixture, *dirs, **config), log_fixture.env)
 
 
+async def started(log_fixture: LogFixture, *dirs: str, **config: Any) -> LogManager:
+    manager = manager_for(log_fixture, *dirs, **config)
+    await manager.start()
+    return manager
+
+
 def put(manager: LogManager, partition: TopicPartition, value: bytes) -> int:
     log = manager.get(partition)
     assert log is not None
@@ -62,8 +68,7 @@ def put(manager: LogManager, partition: TopicPartition, value: bytes) -> int:
 
 
 async def test_logs_are_found_again_after_a_shutdown(log_fixture: LogFixture) -> None:
-    manager = manager_for(log_fixture, "d", "e")
-    await manager.start()
+    manager = await started(log_fixture, "d", "e")
     for partition in (A, B):
         manager.create(partition, TOPIC_ID, 7)
         put(manager, partition, b"1")
@@ -105,8 +110,7 @@ async def test_a_log_dir_gets_no_clean_shutdown_marker_if_one_of_its_logs_did_no
     log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     """The next start recovers the logs of the dir and finds the acknowledged records."""
-    manager = manager_for(log_fixture, "d", "e")
-    await manager.start()
+    manager = await started(log_fixture, "d", "e")
     for partition in (A, B):
         manager.create(partition, TOPIC_ID, 7)
         for _ in range(3):
@@ -141,37 +145,32 @@ async def test_a_log_dir_gets_no_clean_shutdown_marker_if_one_of_its_logs_did_no
     home = Path(log.directory).parent.name
     assert not (log_fixture.root / home / ".kafka_cleanshutdown").exists()
     assert (log_fixture.root / ("e" if home == "d" else "d") / ".kafka_cleanshutdown").exists()
-    again = manager_for(log_fixture, "d", "e")
-    await again.start()
+    again = await started(log_fixture, "d", "e")
     found = again.get(A)
     assert found is not None and not found.is_broken and len(values(found)) == 3
     again.close_at_once()
 
 
 async def test_logs_are_recovered_after_a_kill(log_fixture: LogFixture) -> None:
-    manager = manager_for(log_fixture)
-    await manager.start()
+    manager = await started(log_fixture)
     manager.create(A, TOPIC_ID, 7)
     put(manager, A, b"1")
     put(manager, A, b"2")
     manager.close_at_once()
     path = log_fixture.root / "d" / "a-0" / "00000000000000000000.log"
     path.write_bytes(path.read_bytes()[:-1])
-    again = manager_for(log_fixture)
-    await again.start()
+    again = await started(log_fixture)
     assert put(again, A, b"2") == 1
     again.close_at_once()
 
 
 async def test_a_log_dir_in_use_is_refused_and_the_locks_of_others_are_released(log_fixture: LogFixture) -> None:
-    first = manager_for(log_fixture, "d")
-    await first.start()
+    first = await started(log_fixture, "d")
     second = manager_for(log_fixture, "e", "d")
     with pytest.raises(LogDirError, match=r"d is in use by another process.*\.lock"):
         await second.start()
     first.close_at_once()
-    third = manager_for(log_fixture, "d", "e")
-    await third.start()
+    third = await started(log_fixture, "d", "e")
     third.close_at_once()
 
 
@@ -182,13 +181,11 @@ async def test_a_log_dir_in_use_is_refused_and_the_locks_of_others_are_released(
 async def test_a_log_dir_of_another_broker_or_cluster_is_refused(
     log_fixture: LogFixture, settings: dict[str, Any], message: str
 ) -> None:
-    manager = manager_for(log_fixture)
-    await manager.start()
+    manager = await started(log_fixture)
     await manager.shutdown()
     with pytest.raises(LogDirError, match=message):
         await manager_for(log_fixture, **settings).start()
-    again = manager_for(log_fixture)
-    await again.start()
+    again = await started(log_fixture)
     again.close_at_once()
 
 
@@ -202,8 +199,7 @@ async def test_the_error_for_malformed_meta_properties_names_the_file(log_fixtur
 async def test_directories_are_removed_outside_of_the_event_loops_thread(
     log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manager = manager_for(log_fixture, topic_defaults=LogConfig(file_delete_delay_ms=0))
-    await manager.start()
+    manager = await started(log_fixture, topic_defaults=LogConfig(file_delete_delay_ms=0))
     manager.create(A, TOPIC_ID, 7)
     manager.delete(A)
     removers: list[str] = []
@@ -224,10 +220,9 @@ async def test_retention_and_removal_take_a_bounded_number_of_files_at_a_time(
     log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two pauses a bounded number of files is renamed or removed, however many are due."""
-    manager = manager_for(
+    manager = await started(
         log_fixture, topic_defaults=LogConfig(file_delete_delay_ms=0, segment_bytes=100, retention_ms=1)
     )
-    await manager.start()
     log = manager.create(A, TOPIC_ID, 7)
     segments = 3 * SEGMENTS_DELETED_AT_ONCE
     for _ in range(segments + 1):
@@ -269,8 +264,7 @@ class Steps:
 
 
 async def test_a_deleted_log_is_gone_at_once_and_its_files_later(log_fixture: LogFixture) -> None:
-    manager = manager_for(log_fixture, topic_defaults=LogConfig(file_delete_delay_ms=5000))
-    await manager.start()
+    manager = await started(log_fixture, topic_defaults=LogConfig(file_delete_delay_ms=5000))
     manager.create(A, TOPIC_ID, 7)
     put(manager, A, b"1")
     manager.delete(A)
@@ -287,8 +281,7 @@ async def test_a_deleted_log_is_gone_at_once_and_its_files_later(log_fixture: Lo
 
 async def test_a_log_created_again_shares_nothing_with_the_deleted_one(log_fixture: LogFixture) -> None:
     """KAFKA-12257, 14616, 10548: checkpoints of the old log must not truncate the log of a re-created topic."""
-    manager = manager_for(log_fixture)
-    await manager.start()
+    manager = await started(log_fixture)
     manager.create(A, TOPIC_ID, 7)
     for _ in range(5):
         put(manager, A, b"old")
@@ -303,8 +296,7 @@ async def test_a_log_created_again_shares_nothing_with_the_deleted_one(log_fixtu
     manager.create(A, other, 8)
     put(manager, A, b"new")
     manager.close_at_once()
-    again = manager_for(log_fixture)
-    await again.start()
+    again = await started(log_fixture)
     found = again.get(A)
     assert found is not None
     assert (found.identity.topic_id, found.identity.incarnation, values(found)) == (other, 8, [(0, b"k", b"new")])
@@ -315,8 +307,7 @@ async def test_a_log_created_again_shares_nothing_with_the_deleted_one(log_fixtu
 async def test_checkpoints_are_written_in_the_background(
     log_fixture: LogFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
-    manager = manager_for(log_fixture)
-    await manager.start()
+    manager = await started(log_fixture)
     log = manager.create(A, TOPIC_ID, 7)
     for _ in range(3):
         put(manager, A, b"1")
@@ -342,8 +333,7 @@ async def run_until(manager: LogManager, condition: Callable[[], bool]) -> None:
 
 
 async def test_flushes_by_count_and_by_time_run_in_the_background(log_fixture: LogFixture) -> None:
-    manager = manager_for(log_fixture, flush_scheduler_interval_ms=5)
-    await manager.start()
+    manager = await started(log_fixture, flush_scheduler_interval_ms=5)
     by_count = manager.create(A, TOPIC_ID, 7, LogConfig(flush_messages=3))
     by_time = manager.create(B, TOPIC_ID, 7, LogConfig(flush_ms=1000))
     for _ in range(3):
@@ -357,8 +347,7 @@ async def test_flushes_by_count_and_by_time_run_in_the_background(log_fixture: L
 
 
 async def test_the_identity_of_new_logs_is_synced_in_the_background(log_fixture: LogFixture) -> None:
-    manager = manager_for(log_fixture)
-    await manager.start()
+    manager = await started(log_fixture)
     for partition in (A, B):
         manager.create(partition, TOPIC_ID, 7)
         put(manager, partition, b"1")
@@ -368,8 +357,7 @@ async def test_the_identity_of_new_logs_is_synced_in_the_background(log_fixture:
 
 
 async def test_retention_and_compaction_run_in_the_background(log_fixture: LogFixture) -> None:
-    manager = manager_for(log_fixture, retention_check_interval_ms=5, cleaner_backoff_ms=5)
-    await manager.start()
+    manager = await started(log_fixture, retention_check_interval_ms=5, cleaner_backoff_ms=5)
     expiring = manager.create(A, TOPIC_ID, 7, LogConfig(retention_ms=1000))
     compacted = manager.create(B, TOPIC_ID, 7, LogConfig(cleanup_policy=("compact",)))
     for value in (b"1", b"2", b"3"):
@@ -384,8 +372,7 @@ async def test_retention_and_compaction_run_in_the_background(log_fixture: LogFi
 
 
 async def test_idle_producers_are_forgotten(log_fixture: LogFixture, autojump_clock: trio.testing.MockClock) -> None:
-    manager = manager_for(log_fixture, producer_id_expiration_ms=1000, producer_id_expiration_check_interval_ms=1000)
-    await manager.start()
+    manager = await started(log_fixture, producer_id_expiration_ms=1000, producer_id_expiration_check_interval_ms=1000)
     log = manager.create(A, TOPIC_ID, 7)
     log.append_as_leader(batch(b"1", producer_id=9, producer_epoch=0, base_sequence=0), 0)
     log_fixture.clock.ms += 1000
@@ -396,8 +383,7 @@ async def test_idle_producers_are_forgotten(log_fixture: LogFixture, autojump_cl
 
 
 async def test_a_changed_producer_expiration_applies_at_once(log_fixture: LogFixture) -> None:
-    manager = manager_for(log_fixture, producer_id_expiration_ms=1_000_000)
-    await manager.start()
+    manager = await started(log_fixture, producer_id_expiration_ms=1_000_000)
     log = manager.create(A, TOPIC_ID, 7)
     log.append_as_leader(batch(b"1", producer_id=4, producer_epoch=0, base_sequence=0), 0)
     log_fixture.clock.ms += 5_000
@@ -411,8 +397,7 @@ async def test_a_changed_producer_expiration_applies_at_once(log_fixture: LogFix
 
 async def test_a_changed_cleaner_backoff_applies_at_once(log_fixture: LogFixture) -> None:
     """The present pause has the old length, which may be a day."""
-    manager = manager_for(log_fixture, cleaner_backoff_ms=86_400_000)
-    await manager.start()
+    manager = await started(log_fixture, cleaner_backoff_ms=86_400_000)
     log = manager.create(A, TOPIC_ID, 7, LogConfig(cleanup_policy=("compact",)))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(manager.cleaner.run)
@@ -430,8 +415,7 @@ async def test_a_changed_cleaner_backoff_applies_at_once(log_fixture: LogFixture
 
 
 async def test_creating_on_a_full_disk_is_a_storage_error(log_fixture: LogFixture) -> None:
-    manager = manager_for(log_fixture)
-    await manager.start()
+    manager = await started(log_fixture)
     log_fixture.storage.full = True
     with pytest.raises(KafkaError) as caught:
         manager.create(A, TOPIC_ID, 7)
@@ -445,8 +429,7 @@ async def test_creating_on_a_full_disk_is_a_storage_error(log_fixture: LogFixtur
 
 
 async def test_log_dirs_are_described(log_fixture: LogFixture) -> None:
-    manager = manager_for(log_fixture)
-    await manager.start()
+    manager = await started(log_fixture)
     manager.create(A, TOPIC_ID, 7)
     put(manager, A, b"1")
     (described,) = manager.log_dirs()
@@ -474,8 +457,7 @@ async def test_configurations_are_read_by_kafkas_keys() -> None:
 
 async def test_a_truncation_lowers_the_recovery_point_on_disk_at_once(log_fixture: LogFixture) -> None:
     """Unsynced records appended after the truncation must not be below the recovery point after a crash."""
-    manager = manager_for(log_fixture)
-    await manager.start()
+    manager = await started(log_fixture)
     log = manager.create(A, TOPIC_ID, 7)
     for value in (b"1", b"2", b"3"):
         put(manager, A, value)
@@ -493,8 +475,7 @@ async def test_checkpoints_of_other_log_dirs_are_written_while_one_refuses_write
     log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
 ) -> None:
     log_fixture.env.clock = LoopClock()
-    manager = manager_for(log_fixture, "d", "e", **dict.fromkeys(CHECKPOINT_INTERVALS, 100))
-    await manager.start()
+    manager = await started(log_fixture, "d", "e", **dict.fromkeys(CHECKPOINT_INTERVALS, 100))
     for partition in (A, B):
         manager.create(partition, TOPIC_ID, 7, LogConfig(segment_bytes=300, file_delete_delay_ms=0))
         for _ in range(10):
@@ -549,8 +530,7 @@ async def manager_that_opens_again(log_fixture: LogFixture, slowly: SlowlyReadab
     put(before, A, b"1")
     before.close_at_once()
     slowly.calls, slowly.may_open, slowly.is_opening = 0, trio.Event(), trio.Event()
-    manager = manager_for(log_fixture)
-    await manager.start()
+    manager = await started(log_fixture)
     assert manager.get(A) is None
     return manager
 

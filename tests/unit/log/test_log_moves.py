@@ -34,6 +34,12 @@ def manager_for(log_fixture: LogFixture) -> LogManager:
     return LogManager(config, log_fixture.env)
 
 
+async def started(log_fixture: LogFixture) -> LogManager:
+    manager = manager_for(log_fixture)
+    await manager.start()
+    return manager
+
+
 def put(manager: LogManager, *contents: bytes, leader_epoch: int = 0) -> None:
     log = log_of(manager)
     for content in contents:
@@ -63,8 +69,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def running(log_fixture: LogFixture, start_offset: int = 0) -> AsyncIterator[LogManager]:
-    manager = manager_for(log_fixture)
-    await manager.start()
+    manager = await started(log_fixture)
     manager.create(T, TOPIC_ID, 7, start_offset=start_offset)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(manager.moves.run)
@@ -153,8 +158,7 @@ async def test_a_moved_log_knows_producers_without_records(log_fixture: LogFixtu
         else:
             assert moved.append_as_leader(idempotent(2), 0).duplicate
     if restarts:
-        again = manager_for(log_fixture)
-        await again.start()
+        again = await started(log_fixture)
         assert log_of(again).append_as_leader(idempotent(2), 0).duplicate
         again.close_at_once()
 
@@ -168,8 +172,7 @@ async def test_a_moved_log_is_found_after_a_restart(log_fixture: LogFixture) -> 
         await until(lambda: log_of(manager) is not before)
         expected = values(log_of(manager))
         put(manager, b"after")
-    again = manager_for(log_fixture)
-    await again.start()
+    again = await started(log_fixture)
     assert log_of(again).directory == f"{target}/t-0"
     assert values(log_of(again)) == [*expected, (30, b"k", b"after")]
     again.close_at_once()
@@ -260,8 +263,7 @@ async def test_a_move_to_an_unknown_dir_or_of_an_unknown_replica_is_refused(log_
 
 
 async def test_a_move_back_or_a_deletion_cancels_the_move(log_fixture: LogFixture) -> None:
-    manager = manager_for(log_fixture)
-    await manager.start()
+    manager = await started(log_fixture)
     manager.create(T, TOPIC_ID, 7)
     put(manager, b"1")
     here = dir_of(manager)
@@ -279,16 +281,14 @@ async def test_a_move_back_or_a_deletion_cancels_the_move(log_fixture: LogFixtur
 
 
 async def test_a_move_whose_copy_was_interrupted_by_a_crash_starts_again(log_fixture: LogFixture) -> None:
-    manager = manager_for(log_fixture)
-    await manager.start()
+    manager = await started(log_fixture)
     manager.create(T, TOPIC_ID, 7)
     put(manager, b"1")
     target = other_dir(log_fixture, manager)
     await manager.moves._create(log_of(manager), manager.directories.get(target))  # type: ignore[arg-type]
     manager.close_at_once()
     assert any(parse_future_directory_name(path.name) for path in Path(target).iterdir())
-    again = manager_for(log_fixture)
-    await again.start()
+    again = await started(log_fixture)
     before = log_of(again)
     assert not any(parse_future_directory_name(path.name) for path in Path(target).iterdir())
     async with trio.open_nursery() as nursery:
@@ -307,8 +307,7 @@ async def test_after_a_crash_between_the_two_renames_the_copy_is_the_log(log_fix
         await until(lambda: log_of(manager) is not before)
         moved = Path(log_of(manager).directory)
     moved.rename(moved.with_name(f"t-0.{'0' * 32}-future"))
-    again = manager_for(log_fixture)
-    await again.start()
+    again = await started(log_fixture)
     assert log_of(again).directory == str(moved)
     assert values(log_of(again)) == [(0, b"k", b"1"), (1, b"k", b"2")]
     again.close_at_once()

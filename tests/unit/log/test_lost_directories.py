@@ -24,10 +24,15 @@ def manager_for(log_fixture: LogFixture, background: Background | None = None) -
     return LogManager(LogManagerConfig(1, "c", dirs), log_fixture.env, background)
 
 
+async def started(log_fixture: LogFixture, background: Background | None = None) -> LogManager:
+    manager = manager_for(log_fixture, background)
+    await manager.start()
+    return manager
+
+
 async def filled(log_fixture: LogFixture) -> None:
     """Create a log in each of a broker's two dirs, and stop the broker."""
-    manager = manager_for(log_fixture)
-    await manager.start()
+    manager = await started(log_fixture)
     for partition in (A, B):
         log = manager.create(partition, TOPIC_ID, 7)
         log.append_as_leader(batch(b"1"), 0)
@@ -60,8 +65,7 @@ async def test_a_broker_starts_without_a_log_dir_that_is_lost(log_fixture: LogFi
     await filled(log_fixture)
     lose(log_fixture.root / "d")
     background = Background(log_fixture.clock)
-    manager = manager_for(log_fixture, background)
-    await manager.start()
+    manager = await started(log_fixture, background)
     assert manager.get(A) is None and manager.get(B) is not None
     assert [(Path(shown.path).name, shown.is_lost) for shown in manager.log_dirs()] == [("e", False), ("d", True)]
     assert code_of_create(manager, A, is_new=False) is ErrorCode.KAFKA_STORAGE_ERROR, "the records may be in d"
@@ -69,8 +73,7 @@ async def test_a_broker_starts_without_a_log_dir_that_is_lost(log_fixture: LogFi
     assert "log-dir" in background.describe()[0] and "/d" in background.describe()[0]
     await manager.shutdown()
     find(log_fixture.root / "d")
-    again = manager_for(log_fixture)
-    await again.start()
+    again = await started(log_fixture)
     found = again.get(A)
     assert found is not None and len(values(found)) == 1
     again.close_at_once()
@@ -96,8 +99,7 @@ async def test_a_log_dir_whose_contents_cannot_be_listed_is_lost(
         return really_listdir(path)
 
     monkeypatch.setattr(log_fixture.storage, "listdir", listdir)
-    manager = manager_for(log_fixture)
-    await manager.start()
+    manager = await started(log_fixture)
     assert manager.get(A) is None and manager.get(B) is not None
     manager.close_at_once()
 
@@ -107,16 +109,14 @@ async def test_other_logs_are_served_while_one_is_unreadable(log_fixture: LogFix
     damaged = log_fixture.root / "d" / "a-0" / "00000000000000000000.log"
     lose(damaged)
     background = Background(log_fixture.clock)
-    manager = manager_for(log_fixture, background)
-    await manager.start()
+    manager = await started(log_fixture, background)
     assert manager.get(A) is None and manager.get(B) is not None
     assert not any(shown.is_lost for shown in manager.log_dirs())
     assert code_of_create(manager, A) is ErrorCode.KAFKA_STORAGE_ERROR
     assert "log a-0: unreadable" in background.describe()[0]
     await manager.shutdown()
     find(damaged)
-    again = manager_for(log_fixture)
-    await again.start()
+    again = await started(log_fixture)
     assert again.get(A) is not None
     again.close_at_once()
 
@@ -126,8 +126,7 @@ async def test_an_unreadable_log_is_replaced_by_a_later_incarnation(log_fixture:
     """The unreadable log was deleted, or belongs to an earlier incarnation than the new log."""
     await filled(log_fixture)
     lose(log_fixture.root / "d" / "a-0" / "00000000000000000000.log")
-    manager = manager_for(log_fixture)
-    await manager.start()
+    manager = await started(log_fixture)
     if deleted:
         manager.delete(A)
     assert code_of_create(manager, A, 8) is ErrorCode.NONE
@@ -181,8 +180,7 @@ async def test_the_later_of_two_incarnations_in_two_dirs_stays(
     await two_incarnations(log_fixture, later_in)
     if unreadable is not None:
         lose(log_fixture.root / unreadable / "a-0" / "00000000000000000000.log")
-    manager = manager_for(log_fixture)
-    await manager.start()
+    manager = await started(log_fixture)
     log = manager.get(A)
     if unreadable == later_in:
         assert log is None, "the later incarnation is unreadable, and is not replaced"
@@ -213,14 +211,12 @@ async def test_a_copy_does_not_replace_its_log_while_the_log_is_unreadable(log_f
     shutil.copytree(log_fixture.root / "d" / "a-0", copy)
     (copy / "00000000000000000000.log").write_bytes(b"")
     lose(log_fixture.root / lost)
-    manager = manager_for(log_fixture)
-    await manager.start()
+    manager = await started(log_fixture)
     assert manager.get(A) is None
     assert code_of_create(manager, A, is_new=False) == ErrorCode.KAFKA_STORAGE_ERROR
     manager.close_at_once()
     find(log_fixture.root / lost)
-    manager = manager_for(log_fixture)
-    await manager.start()
+    manager = await started(log_fixture)
     log = manager.get(A)
     assert log is not None and len(values(log)) == 1
     manager.close_at_once()
@@ -230,8 +226,7 @@ async def test_a_log_that_lacked_a_descriptor_keeps_its_checkpoints_and_is_not_c
     log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an orderly stop an unrecovered log does not count as clean, and deleted records stay deleted."""
-    manager = manager_for(log_fixture)
-    await manager.start()
+    manager = await started(log_fixture)
     log = manager.create(A, TOPIC_ID, 7)
     for value in (b"1", b"2"):
         log.append_as_leader(batch(value), 0)
@@ -248,13 +243,11 @@ async def test_a_log_that_lacked_a_descriptor_keeps_its_checkpoints_and_is_not_c
 
     with monkeypatch.context() as patch:
         patch.setattr(log_fixture.storage, "read_bytes", refuse)
-        manager = manager_for(log_fixture)
-        await manager.start()
+        manager = await started(log_fixture)
         assert manager.get(A) is None
     await manager.shutdown()
     assert not (log_fixture.root / "d" / ".kafka_cleanshutdown").exists()
-    manager = manager_for(log_fixture)
-    await manager.start()
+    manager = await started(log_fixture)
     again = manager.get(A)
     assert again is not None and (again.log_start_offset, again.recovery_point) == (1, 0)
     manager.close_at_once()
