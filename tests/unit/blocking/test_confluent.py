@@ -437,7 +437,7 @@ def test_an_error_of_on_commit_loses_no_message_of_consume() -> None:
             consumer = Consumer(conf, on_commit=on_commit)
             consumer.assign([TopicPartition(*PARENT, 0)])
             raised, deadline = 0, time.monotonic() + 20
-            while len(read) < 10 and time.monotonic() < deadline:
+            while (len(read) < 10 or not raised) and time.monotonic() < deadline:
                 try:
                     read += [message.offset() for message in consumer.consume(4, 1)]
                 except ValueError:

@@ -178,10 +178,19 @@ class Listener:
 
 
 @asynccontextmanager
-async def reading(link: ScriptedLink) -> AsyncIterator[tuple[Fixture, anyio.abc.TaskGroup]]:
-    """Run a member to which partition 0 is assigned, for the length of a block."""
+async def reading(
+    link: ScriptedLink, *partitions: TopicPartition, **config: Any
+) -> AsyncIterator[tuple[Fixture, anyio.abc.TaskGroup]]:
+    """Run a member to which these partitions are assigned, by default partition 0, for the length of a block."""
     async with anyio.create_task_group() as tasks:
-        member = Fixture(tasks, link)
-        await member.poll_until(lambda: member.held == {T0})
+        member = Fixture(tasks, link, **config)
+        await member.poll_until(lambda: member.held == set(partitions or [T0]))
         yield member, tasks
         tasks.cancel_scope.cancel()
+
+
+def start_at(member: Fixture, offset: int, *partitions: TopicPartition) -> None:
+    """Let the member begin at an offset of the group that is not committed yet."""
+    for tp in partitions:
+        member.subscription.state(tp).seek(offset)
+        member.subscription.state(tp).uncommitted_start = offset

@@ -14,15 +14,13 @@ from anabranch.client.group.listener import RebalanceListener
 from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupResponse
 from anabranch.protocol.types import TopicPartition
 from tests.support.log.log_fixture import ManualClock
-from tests.unit.client.scripted_group import T0, T1, Fixture, ScriptedLink, reading
+from tests.unit.client.scripted_group import T0, T1, Fixture, ScriptedLink, reading, start_at
 
 
 async def test_a_background_commit_never_overwrites_a_later_commit() -> None:
     """The coordinator did not answer the background commit. Its retry would be older than a commit that starts now."""
     link = ScriptedLink([T0])
-    async with anyio.create_task_group() as tasks:
-        member = Fixture(tasks, link, enable_auto_commit=True, auto_commit_interval_ms=0)
-        await member.poll_until(lambda: member.held == {T0})
+    async with reading(link, enable_auto_commit=True, auto_commit_interval_ms=0) as (member, _):
         tried_again = link.hold_commits = anyio.Event()
         member.subscription.state(T0).seek(4)
         await member.coordinator.poll()
@@ -37,9 +35,7 @@ async def test_a_background_commit_never_overwrites_a_later_commit() -> None:
 
 async def test_a_background_commit_that_has_not_begun_sends_nothing_after_a_later_commit() -> None:
     link = ScriptedLink([T0])
-    async with anyio.create_task_group() as tasks:
-        member = Fixture(tasks, link, enable_auto_commit=True, auto_commit_interval_ms=0)
-        await member.poll_until(lambda: member.held == {T0})
+    async with reading(link, enable_auto_commit=True, auto_commit_interval_ms=0) as (member, _):
         await anyio.wait_all_tasks_blocked()
         link.committed.clear()
         member.subscription.state(T0).seek(4)
@@ -73,16 +69,13 @@ async def test_commit_news_skips_offsets_that_this_member_has_committed() -> Non
 async def test_a_committed_offset_is_sent_again_together_with_an_uncommitted_one() -> None:
     """One request then reports all of the partitions."""
     link = ScriptedLink([T0, T1])
-    async with anyio.create_task_group() as tasks:
-        member = Fixture(tasks, link)
-        await member.poll_until(lambda: member.held == {T0, T1})
+    async with reading(link, T0, T1) as (member, _):
         for tp in (T0, T1):
             member.subscription.state(tp).seek(4)
         await member.coordinator.commits.commit_news([T0])
         await member.coordinator.commits.commit_news([T0, T1])
         await member.coordinator.commits.commit_news([T0, T1])
         assert link.committed == [{T0: 4}, {T0: 4, T1: 4}]
-        tasks.cancel_scope.cancel()
 
 
 async def test_after_two_concurrent_commits_the_offset_is_committed_again() -> None:
@@ -148,9 +141,7 @@ async def test_a_commit_for_another_members_partition_is_not_remembered() -> Non
 @pytest.mark.parametrize(("between", "commits"), [(0, 0), (1, 1)], ids=["the next generation", "one was missed"])
 async def test_commits_are_remembered_only_if_no_other_member_can_have_committed(between: int, commits: int) -> None:
     link = ScriptedLink([T0], [T0])
-    async with anyio.create_task_group() as tasks:
-        member = Fixture(tasks, link, partition_assignment_strategy="range")
-        await member.poll_until(lambda: member.held == {T0})
+    async with reading(link, partition_assignment_strategy="range") as (member, _):
         member.subscription.state(T0).seek(4)
         await member.coordinator.commits.commit_news([T0])
         link.generation_id += between
@@ -160,7 +151,6 @@ async def test_commits_are_remembered_only_if_no_other_member_can_have_committed
         member.subscription.state(T0).seek(4)
         await member.coordinator.commits.commit_news([T0])
         assert len(link.committed) == 1 + commits
-        tasks.cancel_scope.cancel()
 
 
 # ---------------------------------------------------------------- the start offset of a group
@@ -169,18 +159,13 @@ async def test_commits_are_remembered_only_if_no_other_member_can_have_committed
 async def test_a_commit_first_commits_the_start_offsets_of_other_partitions_of_the_topic() -> None:
     """A start offset is committed only once, so that it never replaces a later commit of the user."""
     link = ScriptedLink([T0, T1])
-    async with anyio.create_task_group() as tasks:
-        member = Fixture(tasks, link)
-        await member.poll_until(lambda: member.held == {T0, T1})
-        for tp in (T0, T1):
-            member.subscription.state(tp).seek(4)
-            member.subscription.state(tp).uncommitted_start = 4
+    async with reading(link, T0, T1) as (member, _):
+        start_at(member, 4, T0, T1)
         await member.coordinator.commits.commit({T0: OffsetAndMetadata(9)})
         assert link.committed == [{T1: 4}, {T0: 9}]
         await member.coordinator.commits.commit({T0: OffsetAndMetadata(10)})
         await member.coordinator.commits.commit({T1: OffsetAndMetadata(7)})
         assert link.committed[2:] == [{T0: 10}, {T1: 7}]
-        tasks.cancel_scope.cancel()
 
 
 async def test_the_start_offset_of_a_group_is_committed_as_soon_as_it_is_known() -> None:
@@ -189,13 +174,9 @@ async def test_the_start_offset_of_a_group_is_committed_as_soon_as_it_is_known()
     A commit that the user makes meanwhile is sent after the start offset.
     """
     link = ScriptedLink([T0, T1])
-    async with anyio.create_task_group() as tasks:
-        member = Fixture(tasks, link)
-        await member.poll_until(lambda: member.held == {T0, T1})
+    async with reading(link, T0, T1) as (member, tasks):
         link.hold_commits = anyio.Event()
-        for tp in (T0, T1):
-            member.subscription.state(tp).seek(4)
-            member.subscription.state(tp).uncommitted_start = 4
+        start_at(member, 4, T0, T1)
         await member.coordinator.poll()
         await anyio.wait_all_tasks_blocked()
         tasks.start_soon(member.coordinator.commits.commit, {T0: OffsetAndMetadata(9)})
@@ -203,7 +184,6 @@ async def test_the_start_offset_of_a_group_is_committed_as_soon_as_it_is_known()
         link.hold_commits.set()
         await anyio.wait_all_tasks_blocked()
         assert link.committed == [{T0: 4, T1: 4}, {T0: 9}]
-        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("is_refused", [False, True])
@@ -234,10 +214,9 @@ async def test_on_commit_is_called_for_commits_of_the_program_and_not_for_start_
 @pytest.mark.parametrize("is_automatic", [False, True])
 async def test_a_start_offset_replaces_no_commit_that_is_called_before_the_start_goes_out(is_automatic: bool) -> None:
     link = ScriptedLink([T0, T1])
-    async with anyio.create_task_group() as tasks:
-        clock = ManualClock()
-        member = Fixture(tasks, link, clock=clock, enable_auto_commit=is_automatic, auto_commit_interval_ms=60_000)
-        await member.poll_until(lambda: member.held == {T0, T1})
+    clock = ManualClock()
+    config = {"enable_auto_commit": is_automatic, "auto_commit_interval_ms": 60_000}
+    async with reading(link, T0, T1, clock=clock, **config) as (member, _):
         await anyio.wait_all_tasks_blocked()
         for tp in (T0, T1):
             member.subscription.state(tp).seek(9)
@@ -248,21 +227,16 @@ async def test_a_start_offset_replaces_no_commit_that_is_called_before_the_start
             await member.coordinator.commits.commit({T0: OffsetAndMetadata(9), T1: OffsetAndMetadata(9)})
         await anyio.wait_all_tasks_blocked()
         assert link.committed == [{T0: 4, T1: 4}, {T0: 9, T1: 9}]
-        tasks.cancel_scope.cancel()
 
 
 async def test_a_queued_commit_goes_out_after_a_start_offset_that_another_commit_sends_first() -> None:
     link = ScriptedLink([T0, T1])
-    async with anyio.create_task_group() as tasks:
-        member = Fixture(tasks, link)
-        await member.poll_until(lambda: member.held == {T0, T1})
-        member.subscription.state(T1).seek(4)
-        member.subscription.state(T1).uncommitted_start = 4
+    async with reading(link, T0, T1) as (member, _):
+        start_at(member, 4, T1)
         queued = link.commit_order.call()
         await member.coordinator.commits.commit({T0: OffsetAndMetadata(9)})
         await member.coordinator.commits.commit({T1: OffsetAndMetadata(7)}, call=queued)
         assert link.committed == [{T1: 4}, {T0: 9}, {T1: 7}]
-        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("keeps_offsets_elsewhere", [False, True])
@@ -272,15 +246,11 @@ async def test_the_start_offset_of_a_group_is_committed_before_the_partition_is_
     """Only this member knows the start offset, and the user may never have committed any offset."""
     link = ScriptedLink([T0, T1], [T0], [T0])
     before_report = not keeps_offsets_elsewhere
-    async with anyio.create_task_group() as tasks:
-        member = Fixture(tasks, link, ordered_delivery_commit_before_report=before_report)
-        await member.poll_until(lambda: member.held == {T0, T1})
-        member.subscription.state(T1).seek(4)
-        member.subscription.state(T1).uncommitted_start = 4
+    async with reading(link, T0, T1, ordered_delivery_commit_before_report=before_report) as (member, _):
+        start_at(member, 4, T1)
         member.coordinator.request_rejoin()
         await member.poll_until(lambda: member.held == {T0})
         assert link.committed == ([{T1: 4}] if before_report else [])
-        tasks.cancel_scope.cancel()
 
 
 async def test_start_offsets_are_committed_before_a_join_in_which_the_partitions_are_kept() -> None:
@@ -290,26 +260,19 @@ async def test_start_offsets_are_committed_before_a_join_in_which_the_partitions
     member gets later, it starts at the beginning.
     """
     link = ScriptedLink([T0, T1], [T0, T1])
-    async with anyio.create_task_group() as tasks:
-        member = Fixture(tasks, link)
-        await member.poll_until(lambda: member.held == {T0, T1})
-        for tp in (T0, T1):
-            member.subscription.state(tp).seek(4)
-            member.subscription.state(tp).uncommitted_start = 4
+    async with reading(link, T0, T1) as (member, _):
+        start_at(member, 4, T0, T1)
         link.hold_joins = anyio.Event()
         member.coordinator.request_rejoin()
         await member.coordinator.poll()
         await link.join_is_held.wait()
         assert link.committed == [{T0: 4, T1: 4}]
-        tasks.cancel_scope.cancel()
 
 
 async def test_an_automatic_commit_that_is_due_during_a_join_is_made_after_it() -> None:
     link = ScriptedLink([T0], [T0])
-    async with anyio.create_task_group() as tasks:
-        clock = ManualClock()
-        member = Fixture(tasks, link, clock=clock, enable_auto_commit=True, auto_commit_interval_ms=60_000)
-        await member.poll_until(lambda: member.held == {T0})
+    clock = ManualClock()
+    async with reading(link, clock=clock, enable_auto_commit=True, auto_commit_interval_ms=60_000) as (member, _):
         await anyio.wait_all_tasks_blocked()
         link.hold_joins = anyio.Event()
         member.coordinator.request_rejoin()
@@ -322,19 +285,17 @@ async def test_an_automatic_commit_that_is_due_during_a_join_is_made_after_it() 
         assert link.committed == []
         link.hold_joins.set()
         await member.poll_until(lambda: link.generation_id == 2 and not member.coordinator.needs_poll())
-        await member.poll_until(lambda: link.committed == [{T0: 4}])
-        tasks.cancel_scope.cancel()
+        await member.coordinator.poll()
+        await anyio.wait_all_tasks_blocked()
+        assert link.committed == [{T0: 4}]
 
 
 async def test_a_join_waits_for_a_commit_of_start_offsets_in_flight() -> None:
     """A coordinator that does not know a new partition refuses the commit. It would refuse a retry after the join."""
     link = ScriptedLink([T0, T1], [T0, T1])
-    async with anyio.create_task_group() as tasks:
-        member = Fixture(tasks, link)
-        await member.poll_until(lambda: member.held == {T0, T1})
+    async with reading(link, T0, T1) as (member, tasks):
         tried_again = link.hold_commits = anyio.Event()
-        member.subscription.state(T1).seek(4)
-        member.subscription.state(T1).uncommitted_start = 4
+        start_at(member, 4, T1)
         await member.coordinator.poll()
         await anyio.wait_all_tasks_blocked()
         member.coordinator.request_rejoin()
@@ -344,7 +305,6 @@ async def test_a_join_waits_for_a_commit_of_start_offsets_in_flight() -> None:
         tried_again.set()
         await anyio.wait_all_tasks_blocked()
         assert (link.generation_id, link.committed) == (2, [{T1: 4}])
-        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(

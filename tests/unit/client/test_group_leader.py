@@ -151,13 +151,10 @@ async def test_a_follower_requests_a_rebalance_after_a_merge_that_the_leader_may
 
     link = Link([T0])
     link.layouts = [{"t": AssignedLayout(1, 3)}]
-    async with anyio.create_task_group() as tasks:
-        member = Fixture(tasks, link, partition_assignment_strategy=strategy)
-        await member.poll_until(lambda: member.held == {T0})
+    async with reading(link, partition_assignment_strategy=strategy) as (member, _):
         member.metadata.cluster = described(total, 1, 2)
         member.metadata.update()
         assert member.coordinator.needs_poll()
-        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("layouts", [{}, {"t": AssignedLayout(1, 1)}, {"u": AssignedLayout(2, 2)}])

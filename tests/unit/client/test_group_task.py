@@ -202,9 +202,7 @@ def joins(link: ScriptedLink) -> int:
 async def test_a_fenced_static_member_stays_out(by: str) -> None:
     """Every later call raises the error. To join again would fence the consumer that has the place now."""
     link = ScriptedLink([T0], [T0])
-    async with anyio.create_task_group() as tasks:
-        member = Fixture(tasks, link, group_instance_id="one")
-        await member.poll_until(lambda: member.held == {T0})
+    async with reading(link, group_instance_id="one") as (member, _):
         before = joins(link)
         offsets = {T0: OffsetAndMetadata(5, "", -1, -1)}
         if by == "heartbeat":

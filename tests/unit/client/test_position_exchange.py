@@ -18,6 +18,7 @@ from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionResponsePartition,
     ConsumerGroupPositionResponseTopic,
 )
+from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.signal import Signal
 from tests.support.resize.layouts import tp
 
@@ -120,6 +121,18 @@ async def exchanging(coordinator: Coordinator, retry_backoff_ms: int = 5) -> Asy
         tasks.cancel_scope.cancel()
 
 
+@asynccontextmanager
+async def parked(
+    coordinator: Coordinator, wanted: dict[TopicPartition, int] | None = None, retry_backoff_ms: int = 5
+) -> AsyncIterator[Fixture]:
+    """An exchange that wants these positions, and whose poll is parked."""
+    async with exchanging(coordinator, retry_backoff_ms) as fixture:
+        fixture.exchange.want(wanted or {}, {})
+        fixture.exchange.settle()
+        await until(lambda: coordinator.is_parked)
+        yield fixture
+
+
 async def until(condition: Any) -> None:
     while not condition():
         await anyio.sleep(0.001)  # polls: until the exchange's tasks have done their part
@@ -155,10 +168,7 @@ async def test_a_member_does_not_poll_before_its_assignment_is_settled() -> None
 
 async def test_polls_name_the_awaited_offsets_and_a_change_is_sent_at_once() -> None:
     coordinator = Coordinator()
-    async with exchanging(coordinator) as fixture:
-        fixture.exchange.want({tp(1): 101, tp(2): 102}, {})
-        fixture.exchange.settle()
-        await until(lambda: coordinator.is_parked)
+    async with parked(coordinator, {tp(1): 101, tp(2): 102}) as fixture:
         fixture.exchange.want({tp(1): 101, tp(2): 102}, {tp(1): 50})
         await until(lambda: awaited(coordinator.seen[-1][1]) == {1: 50} and coordinator.is_parked)
         assert [awaited(body) for body in coordinator.bodies(GROUP)] == [{}, {1: 50}]
@@ -166,17 +176,13 @@ async def test_polls_name_the_awaited_offsets_and_a_change_is_sent_at_once() -> 
 
 async def test_a_member_without_waiting_partitions_polls_too() -> None:
     coordinator = Coordinator()
-    async with exchanging(coordinator) as fixture:
-        fixture.exchange.settle()
-        await until(lambda: coordinator.is_parked)
+    async with parked(coordinator):
         assert not coordinator.seen[-1][1].topics
 
 
 async def test_a_report_is_sent_at_once_beside_the_parked_poll_and_only_once() -> None:
     coordinator = Coordinator()
-    async with exchanging(coordinator) as fixture:
-        fixture.exchange.settle()
-        await until(lambda: coordinator.is_parked)
+    async with parked(coordinator) as fixture:
         fixture.exchange.report({tp(0): AnsweredPosition(100, 7)}, 1)
         await until(lambda: any(reports(body) for body in coordinator.bodies(GROUP)))
         await until(lambda: coordinator.is_parked)
@@ -191,10 +197,7 @@ async def test_a_report_is_sent_at_once_beside_the_parked_poll_and_only_once() -
 
 async def test_a_parked_poll_that_is_answered_brings_the_position() -> None:
     coordinator = Coordinator()
-    async with exchanging(coordinator) as fixture:
-        fixture.exchange.want({tp(1): 101}, {})
-        fixture.exchange.settle()
-        await until(lambda: coordinator.is_parked)
+    async with parked(coordinator, {tp(1): 101}) as fixture:
         coordinator.positions[1] = 100
         coordinator.to_report[0] = -1
         coordinator.release()  # the answer has the positions known when the poll was parked
@@ -208,9 +211,7 @@ async def test_a_parked_poll_that_is_answered_brings_the_position() -> None:
 async def test_a_position_reported_with_a_commit_is_not_reported_again() -> None:
     """A refused older report is not repeated either, because the repetition could arrive last."""
     coordinator = Coordinator()
-    async with exchanging(coordinator) as fixture:
-        fixture.exchange.settle()
-        await until(lambda: coordinator.is_parked)
+    async with parked(coordinator) as fixture:
         before = len(coordinator.seen)
         coordinator.errors, coordinator.has_long_pauses = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS], True
         fixture.exchange.report({tp(0): AnsweredPosition(100, 7), tp(1): AnsweredPosition(101, 8)}, 1)
@@ -243,9 +244,7 @@ class ReadsLate(Coordinator):
 async def test_a_position_reported_with_a_commit_is_repeated_behind_an_older_report_in_flight() -> None:
     """The parked poll has the older report and may arrive last. The coordinator then keeps the older position."""
     coordinator = ReadsLate()
-    async with exchanging(coordinator) as fixture:
-        fixture.exchange.settle()
-        await until(lambda: coordinator.is_parked)
+    async with parked(coordinator) as fixture:
         fixture.exchange.report({tp(0): AnsweredPosition(100, 7)}, 1)
         await until(lambda: any(reports(body) for body in coordinator.bodies(POSITIONS)))
         await anyio.wait_all_tasks_blocked()
@@ -260,10 +259,7 @@ async def test_a_response_older_than_an_applied_one_is_dropped() -> None:
     """With two connections, the parked poll's older response must not bring an older position back."""
     coordinator = Coordinator()
     coordinator.positions[1] = 40
-    async with exchanging(coordinator) as fixture:
-        fixture.exchange.want({tp(1): 101}, {})
-        fixture.exchange.settle()
-        await until(lambda: coordinator.is_parked)
+    async with parked(coordinator, {tp(1): 101}) as fixture:
         coordinator.positions[1] = 100
         fixture.exchange.report({tp(0): AnsweredPosition(100, 7)}, 1)
         await until(lambda: fixture.answers[-1].wanted[tp(1)].position == 100)
@@ -285,10 +281,7 @@ async def test_a_response_that_was_made_last_is_applied_although_its_poll_left_f
     """The parked poll arrived after the newer poll. The coordinator sends a rewind only to the parked poll."""
     coordinator = AnswersWhenReleased()
     coordinator.positions[1] = 40
-    async with exchanging(coordinator, retry_backoff_ms=600_000) as fixture:
-        fixture.exchange.want({tp(1): 101}, {})
-        fixture.exchange.settle()
-        await until(lambda: coordinator.is_parked)
+    async with parked(coordinator, {tp(1): 101}, retry_backoff_ms=600_000) as fixture:
         coordinator.answers_parked = False
         coordinator.positions[1] = 100
         fixture.exchange.report({tp(0): AnsweredPosition(100, 7)}, 1)
@@ -333,10 +326,7 @@ async def positions_of_crossed_answers(coordinator: SendsLate, change: Callable[
     between.
     """
     coordinator.positions[1] = 100
-    async with exchanging(coordinator, retry_backoff_ms=600_000) as fixture:
-        fixture.exchange.want({tp(1): 101}, {})
-        fixture.exchange.settle()
-        await until(lambda: coordinator.is_parked)
+    async with parked(coordinator, {tp(1): 101}, retry_backoff_ms=600_000) as fixture:
         coordinator.answers_parked, coordinator.sends = False, anyio.Event()
         fixture.exchange.report({tp(0): AnsweredPosition(100, 7)}, 1)
         await until(lambda: len(coordinator.bodies(GROUP)) == 2)
@@ -383,9 +373,7 @@ async def test_answers_of_a_release_without_numbers_are_ordered_by_their_polls()
 async def test_a_newer_poll_is_repeated_while_an_older_one_stays_parked() -> None:
     """The older poll was parked after the newer poll, so the coordinator would use the older poll's requests."""
     coordinator = Coordinator()
-    async with exchanging(coordinator) as fixture:
-        fixture.exchange.settle()
-        await until(lambda: coordinator.is_parked)
+    async with parked(coordinator) as fixture:
         coordinator.answers_parked = False
         before = len(coordinator.bodies(GROUP))
         fixture.exchange.want({tp(1): 101}, {})
@@ -415,9 +403,7 @@ async def test_errors_of_polls_are_handled_like_those_of_heartbeats(error: Error
 
 async def test_after_a_parked_poll_fails_the_next_poll_is_answered_at_once() -> None:
     coordinator = Coordinator()
-    async with exchanging(coordinator) as fixture:
-        fixture.exchange.settle()
-        await until(lambda: coordinator.is_parked)
+    async with parked(coordinator):
         coordinator.errors = [ErrorCode.COORDINATOR_NOT_AVAILABLE]
         coordinator.release()
         await until(lambda: coordinator.refused)
@@ -464,9 +450,7 @@ async def test_a_broker_without_the_api_is_asked_once_per_generation() -> None:
 async def test_a_member_stays_in_its_group_when_the_cluster_stops_accepting_polls() -> None:
     """KIP-584: group_coordinator is lowered to level 1 while a poll is parked."""
     coordinator = Coordinator()
-    async with exchanging(coordinator) as fixture:
-        fixture.exchange.settle()
-        await until(lambda: coordinator.is_parked)
+    async with parked(coordinator) as fixture:
         coordinator.errors = [ErrorCode.UNSUPPORTED_VERSION] * 2
         coordinator.release()
         await until(lambda: not coordinator.errors)
@@ -479,10 +463,7 @@ async def test_a_member_that_waits_polls_until_the_cluster_accepts_polls_again()
     """KIP-584: group_coordinator is lowered by force although a topic was resized, and is raised again."""
     coordinator = Coordinator()
     coordinator.errors = [ErrorCode.UNSUPPORTED_VERSION] * 3
-    async with exchanging(coordinator) as fixture:
-        fixture.exchange.want({tp(1): 101}, {})
-        fixture.exchange.settle()
-        await until(lambda: coordinator.is_parked)
+    async with parked(coordinator, {tp(1): 101}) as fixture:
         assert not coordinator.refused and coordinator.pauses == 3
         assert fixture.exchange.is_understood() and fixture.answers
 
@@ -490,10 +471,7 @@ async def test_a_member_that_waits_polls_until_the_cluster_accepts_polls_again()
 async def test_a_response_of_an_earlier_generation_is_ignored() -> None:
     coordinator = Coordinator()
     coordinator.positions[1] = 100
-    async with exchanging(coordinator) as fixture:
-        fixture.exchange.want({tp(1): 101}, {})
-        fixture.exchange.settle()
-        await until(lambda: coordinator.is_parked)
+    async with parked(coordinator, {tp(1): 101}) as fixture:
         taken = len(fixture.answers)
         coordinator.settled_generation = 4
         coordinator.release()

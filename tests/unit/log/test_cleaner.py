@@ -337,7 +337,7 @@ async def test_a_crash_at_any_change_keeps_the_last_value_of_each_key(log_fixtur
     while not finished:
         trial = LogFixture(log_fixture.root / str(crash_at))
         log = compacted(trial, segment_bytes=300)
-        for number in range(20):
+        for number in range(10):
             put(log, **{f"k{number % 4}": b"%d" % number, f"only{number}": b"x"})
         log.roll()
         await log.flush()
