@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from anabranch.protocol.plurals import counted, one_or_many
+from anabranch.zk_schemas.topic_keys import TopicKeys
 
 HALVED_BELOW = 4
 """The count halves when the mean is below the target divided by this divisor.
@@ -32,18 +33,19 @@ class Policy(NamedTuple):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Policy:
-        """The policy, from the values in force of the topic keys."""
+        """The policy, from the parsed values of the topic keys. An absent key has its default."""
+        keys = TopicKeys.of(values)
         unsuited = ""
-        if not values["enable.ordered.delivery"]:
+        if not keys.enable_ordered_delivery:
             unsuited = "enable.ordered.delivery=false"
-        elif "compact" in values["cleanup.policy"]:
-            unsuited = f"cleanup.policy={','.join(values['cleanup.policy'])}"
+        elif "compact" in keys.cleanup_policy:
+            unsuited = f"cleanup.policy={','.join(keys.cleanup_policy)}"
         return cls(
-            values["autoscale.target.bytes.per.second"],
-            values["autoscale.min.partitions"],
-            values["autoscale.max.partitions"],
-            values["autoscale.cooldown.ms"],
-            values["autoscale.window.ms"],
+            keys.autoscale_target_bytes_per_second,
+            keys.autoscale_min_partitions,
+            keys.autoscale_max_partitions,
+            keys.autoscale_cooldown_ms,
+            keys.autoscale_window_ms,
             unsuited,
         )
 

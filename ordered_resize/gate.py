@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from anabranch.ordered_resize import lineage
+from anabranch.ordered_resize import earlier_records, lineage, state_loads
 from anabranch.ordered_resize.explain import Wait
 from anabranch.ordered_resize.facts import Facts, Lineage, is_fresh, is_processed, log_start_counts
-from anabranch.ordered_resize.lineage import Loaded
+from anabranch.ordered_resize.state_loads import Loaded, PartitionLoads
 from anabranch.protocol.sentinels import NO_EPOCH, NO_OFFSET
 from anabranch.protocol.transitions import IllegalTransitionError
 
@@ -69,24 +69,19 @@ class _Owned:
     __slots__ = (
         "cap",
         "cap_version",
-        "loaded",
-        "lowest",
+        "loads",
         "named",
         "named_version",
         "needed",
         "needed_version",
-        "revoke",
         "state",
     )
 
     def __init__(self) -> None:
         self.state = GateState.UNKNOWN
-        self.loaded = Loaded()
-        self.revoke = False
+        self.loads = PartitionLoads()
         self.cap = -1
         self.cap_version = -1
-        self.lowest = -1
-        """The lowest cap since the call of the last load."""
         self.named: Set[int] = frozenset()
         self.named_version = -1
         self.needed: Mapping[int, int] = {}
@@ -146,25 +141,22 @@ class Gate:
             return GateState.UNKNOWN
         if epoch > self.cap(partition):
             return GateState.WAITING
-        return GateState.DUE if lineage.is_load_due(known, owned.loaded, epoch) else GateState.OPEN
+        return GateState.DUE if state_loads.is_load_due(known, owned.loads.loaded, epoch) else GateState.OPEN
 
     def cap(self, partition: int) -> int:
         """The highest leader epoch whose batches may be delivered, if no load is due; -1: none."""
         owned = self._owned[partition]
-        return owned.cap if owned.cap_version == self.facts.version else lineage.cap(self.facts, partition)
+        return owned.cap if owned.cap_version == self.facts.version else earlier_records.cap(self.facts, partition)
 
     def settle(self, partition: int) -> None:
         """Note what the facts mean for the partition: epochs are passed, or a lowered position makes a load stale."""
         owned = self._owned[partition]
         if owned.cap_version == self.facts.version:
             return
-        lineage.pass_satisfied(self.facts, partition)
-        owned.cap = lineage.cap(self.facts, partition)
+        earlier_records.pass_satisfied(self.facts, partition)
+        owned.cap = earlier_records.cap(self.facts, partition)
         owned.cap_version = self.facts.version
-        owned.lowest = min(owned.lowest, owned.cap)
-        if owned.cap < owned.loaded.cap:  # a position was lowered: the loaded state may change again
-            owned.loaded = owned.loaded._replace(cap=owned.cap)
-            owned.revoke = True
+        owned.loads.on_cap(owned.cap)
 
     def _settle_all(self) -> None:
         """Note lowered caps at once. A load becomes stale even if the cap rises again before the next ``look``."""
@@ -176,29 +168,27 @@ class Gate:
         known = self.facts.lineages.get(partition)
         if known is None:
             return lineage.BELOW_EVERY_EPOCH
-        return min(self.cap(partition), lineage.loaded_up_to(known, self._owned[partition].loaded))
+        return min(self.cap(partition), state_loads.loaded_up_to(known, self._owned[partition].loads.loaded))
 
     def load_called(self, partition: int) -> Loaded:
         """The epochs that a load called now covers. The caller passes them to ``load_returned``."""
         known = self.facts.lineages[partition]
         self.settle(partition)
         owned = self._owned[partition]
-        owned.lowest = owned.cap
-        return Loaded(owned.lowest, known.floor)
+        return owned.loads.called(owned.cap, known.floor)
 
     def load_returned(self, partition: int, called: Loaded) -> None:
         """Note that a load covers the epochs satisfied at its call, unless they were revoked since."""
         self.settle(partition)
-        owned = self._owned[partition]
-        owned.loaded = Loaded(min(called.cap, owned.lowest), called.floor)
+        self._owned[partition].loads.returned(called)
 
     def take_revoked(self) -> list[int]:
         """Partitions that wait again after a load. The user's revoke callback is due once for each."""
         found = []
         for partition, owned in self._owned.items():
             self.settle(partition)
-            if owned.revoke:
-                owned.revoke = False
+            if owned.loads.is_revoked:
+                owned.loads.is_revoked = False
                 found.append(partition)
         return found
 
@@ -235,7 +225,7 @@ class Gate:
                 owner_of(q),
             )
             for q, f in sorted(self._needed(partition, known).items())
-            if not lineage.is_satisfied(facts, q, f)
+            if not earlier_records.is_satisfied(facts, q, f)
         ]
 
     def named(self, partition: int) -> Set[int]:
@@ -247,7 +237,9 @@ class Gate:
         if owned.named_version != facts.lineage_version:
             known = facts.lineages.get(partition)
             entries = known.entries if known is not None else ()
-            owned.named = {q for entry in entries for q in lineage.required(facts, entry.losers, passed_too=True)}
+            owned.named = {
+                q for entry in entries for q in earlier_records.required(facts, entry.losers, passed_too=True)
+            }
             owned.named_version = facts.lineage_version
         return owned.named
 
@@ -257,14 +249,14 @@ class Gate:
         if owned.needed_version != facts.version:
             owned.needed_version = facts.version
             losers = next((entry.losers for entry in known.entries if entry.epoch > cap), {})
-            owned.needed = lineage.required(facts, losers)
+            owned.needed = earlier_records.required(facts, losers)
         return owned.needed
 
     def _highest(self, known: Lineage) -> dict[int, int]:
         """By partition, the highest epoch that an entry requires. All lower epochs end before its end."""
         highest: dict[int, int] = {}
         for entry in known.entries:
-            for q, f in lineage.required(self.facts, entry.losers).items():
+            for q, f in earlier_records.required(self.facts, entry.losers).items():
                 highest[q] = max(f, highest.get(q, -1))
         return highest
 

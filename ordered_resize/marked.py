@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from anabranch.protocol.plurals import named, one_or_many
+from anabranch.zk_schemas.topic_keys import TopicKeys
 
 DRAIN_KEY: Final = "delete.records.when.drained"
 LOSS_KEY: Final = "delete.latest.values.when.drained"
@@ -28,16 +29,18 @@ class Marked(enum.Enum):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Marked:
-        """The choice that follows from the values in force of the topic keys."""
-        if values[LOSS_KEY if is_compacted(values) else DRAIN_KEY]:
+        """The choice that follows from the parsed values of the topic keys. An absent key has its default."""
+        keys = TopicKeys.of(values)
+        compacts = "compact" in keys.cleanup_policy
+        if keys.delete_latest_values_when_drained if compacts else keys.delete_records_when_drained:
             return cls.DRAINED
-        expires = "delete" in values["cleanup.policy"] and values["retention.ms"] != _KEPT_FOREVER
+        expires = "delete" in keys.cleanup_policy and keys.retention_ms != _KEPT_FOREVER
         return cls.EXPIRED if expires else cls.FOR_EVER
 
 
 def is_compacted(values: Mapping[str, Any]) -> bool:
     """Whether the topic keeps the latest value of each key."""
-    return "compact" in values["cleanup.policy"]
+    return "compact" in TopicKeys.of(values).cleanup_policy
 
 
 def of_compacted(partitions: Sequence[int], marked: Marked) -> str:

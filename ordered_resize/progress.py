@@ -4,8 +4,8 @@ A *pair* is a partition and a leader epoch. A group is done with a pair when it 
 end of that epoch. ``ReadProgress.waits`` names the groups that are not done. Four decisions ask it:
 
 - ``stock_consumers.Requirements.caps``: how far a leader serves stock consumers;
-- ``drain_wait``: whether the records of a marked partition may be deleted;
-- ``removal_wait``: whether an empty marked partition may be removed;
+- ``removal.drain_wait``: whether the records of a marked partition may be deleted;
+- ``removal.removal_wait``: whether an empty marked partition may be removed;
 - ``retained_from``: the records that retention keeps.
 
 The positions come from the last answers of the groups' coordinators.
@@ -18,8 +18,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from anabranch.ordered_resize import lineage
-from anabranch.ordered_resize.explain import ITS_COMMITS, ITS_FLUSH, ITS_REBALANCE, SOME_READER, Wait
+from anabranch.ordered_resize import earlier_records
+from anabranch.ordered_resize.explain import ITS_COMMITS, ITS_FLUSH, ITS_REBALANCE, Wait
 from anabranch.ordered_resize.facts import Facts, Lineage
 from anabranch.protocol.sentinels import NO_OFFSET
 
@@ -83,7 +83,7 @@ class ReadProgress:
         return [
             _wait(reader, facts, pair, ITS_FLUSH if reader.is_settled else reader.missing or ITS_REBALANCE)
             for reader, facts in self._processed
-            if not (reader.is_settled and lineage.is_satisfied(facts, *pair))
+            if not (reader.is_settled and earlier_records.is_satisfied(facts, *pair))
         ]
 
     def commit_waits(self, pair: Pair) -> list[Wait]:
@@ -91,7 +91,7 @@ class ReadProgress:
         return [
             _wait(reader, facts, pair, ITS_COMMITS if reader.is_reading else reader.missing or ITS_REBALANCE)
             for reader, facts in self._committed
-            if not lineage.is_satisfied(facts, *pair)
+            if not earlier_records.is_satisfied(facts, *pair)
         ]
 
 
@@ -124,32 +124,6 @@ def _wait(reader: Reader, facts: Facts, pair: Pair, why: str) -> Wait:
         life=reader.life,
         why=why,
     )
-
-
-# ---------------------------------------------------------------- decisions about marked partitions
-
-
-def drain_wait(progress: ReadProgress, pair: Pair) -> Wait | None:
-    """The wait before all records of a marked partition may be deleted; None if every group is done with them.
-
-    A commit may run ahead of the flush callback, so the owner's report has to reach the end too. At least one group
-    must read the topic. While it is not known whether a group reads the topic, nothing is deleted. A group that
-    certainly reads the topic is named before a group that may read it.
-    """
-    if not progress.readers:
-        return Wait(on=pair.partition, epoch=pair.epoch, why=SOME_READER)
-    by_group = {wait.group: wait for wait in (*progress.waits(pair), *progress.commit_waits(pair))}
-    named = sorted(progress.readers, key=lambda reader: not reader.is_reading)
-    return next((by_group[reader.group] for reader in named if reader.group in by_group), None)
-
-
-def removal_wait(progress: ReadProgress, pair: Pair) -> Wait | None:
-    """The wait before a marked partition without records may be removed; None if no group is waited for.
-
-    Retention may remove records that a member has received but not flushed. If a live member can report its position,
-    an empty log is not enough. If no member can, the log start counts, and the commits do not matter.
-    """
-    return next(iter(progress.waits(pair)), None)
 
 
 # ---------------------------------------------------------------- retention

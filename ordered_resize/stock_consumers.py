@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable
 from typing import Generic, TypeVar
 
-from anabranch.ordered_resize import lineage
+from anabranch.ordered_resize import earlier_records, lineage
 from anabranch.ordered_resize.explain import Wait
 from anabranch.ordered_resize.facts import Facts, is_over
 from anabranch.ordered_resize.progress import Pair, ReadProgress
@@ -40,7 +40,7 @@ class Requirements:
             if own is None or up_to <= above:
                 continue
             followed[q] = up_to
-            for entry in lineage.behind(own, above, up_to):
+            for entry in earlier_records.behind(own, above, up_to):
                 for pair in map(Pair._make, entry.losers.items()):
                     if is_over(known, *pair):
                         continue

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from anabranch.ordered_resize import lineage
+from anabranch.ordered_resize import earlier_records, lineage
 from anabranch.ordered_resize.explain import Wait
 from anabranch.ordered_resize.facts import Facts, Lineage, is_fresh, is_over, is_processed
 from anabranch.protocol.sentinels import NO_EPOCH
@@ -70,7 +70,7 @@ def questions(view: View, start: Mapping[int, int]) -> MissingFacts:
         known = view.lineages.get(p)
         if known is None or not is_fresh(known, latest.leader_epoch):
             found.lineages[p] = latest.leader_epoch
-        elif (top := lineage.cap(facts, p)) < known.as_of:
+        elif (top := earlier_records.cap(facts, p)) < known.as_of:
             if top >= 0 and (p, top) not in view.ends:
                 found.ends.add((p, top))
             for q, f in _needed(facts, known, top).items():
@@ -84,10 +84,10 @@ def waits(view: View, start: Mapping[int, int]) -> list[Wait]:
     found = []
     for p in sorted(start):
         known = view.lineages.get(p)
-        if known is None or (top := lineage.cap(facts, p)) >= known.as_of:
+        if known is None or (top := earlier_records.cap(facts, p)) >= known.as_of:
             continue
         for q, f in sorted(_needed(facts, known, top).items()):
-            if not lineage.is_satisfied(facts, q, f):
+            if not earlier_records.is_satisfied(facts, q, f):
                 found.append(Wait(p, top + 1, q, f, view.ends.get((q, f), -1), start.get(q, -1)))
     return found
 
@@ -118,7 +118,7 @@ def _facts(view: View, start: Mapping[int, int]) -> Facts:
     for p, at in start.items():
         facts.on_position(p, at)
     for p in start:
-        lineage.pass_satisfied(facts, p)
+        earlier_records.pass_satisfied(facts, p)
     return facts
 
 
@@ -131,7 +131,7 @@ def _reach(view: View, facts: Facts, p: int, at: int) -> int:
     known = view.lineages.get(p)
     if known is None or not is_fresh(known, latest.leader_epoch):
         return at
-    top = lineage.cap(facts, p)
+    top = earlier_records.cap(facts, p)
     if top >= known.as_of:
         return latest.offset
     return min(latest.offset, view.ends.get((p, top), at))
@@ -140,7 +140,7 @@ def _reach(view: View, facts: Facts, p: int, at: int) -> int:
 def _needed(facts: Facts, known: Lineage, top: int) -> dict[int, int]:
     """The partitions and epochs that the first unsatisfied entry requires."""
     losers = next((entry.losers for entry in known.entries if entry.epoch > top), {})
-    return lineage.required(facts, losers)
+    return earlier_records.required(facts, losers)
 
 
 def _ask(view: View, facts: Facts, q: int, f: int, found: MissingFacts) -> None:

@@ -38,7 +38,7 @@ async def autoscaling(
     """Return the measurements, the count that autoscaling wants with ``changes`` applied, and why its resize waits."""
     set_to = {name: entry.value for name, entry in configs.items() if name in TOPIC_CONFIGS} | dict(changes or {})
     given = {name: value for name, value in set_to.items() if value is not None}
-    policy = Policy.of({key.name: key.default for key in TOPIC_CONFIGS} | TOPIC_CONFIGS.parse_given(given))
+    policy = Policy.of(TOPIC_CONFIGS.parse_given(given))
     measured = await admin.measured_appends(topic.name)
     count = topic.partition_count
     initial = topic.initial_partition_count if topic.initial_partition_count > 0 else count

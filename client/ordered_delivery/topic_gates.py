@@ -15,7 +15,8 @@ from anabranch.client.cluster import TopicInfo
 from anabranch.client.ordered_delivery.explain import BlockedPartition, WaitsFor
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.gate import Gate, GateState, QuestionKind
-from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH, EVERY_EPOCH, Loaded
+from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH, EVERY_EPOCH
+from anabranch.ordered_resize.state_loads import Loaded
 from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION, NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 

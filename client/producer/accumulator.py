@@ -16,7 +16,7 @@ from anabranch.client.errors import ErrorCode, KafkaError, KafkaTimeoutError, Ou
 from anabranch.client.producer.callbacks import Callbacks
 from anabranch.client.producer.partition_queue import PartitionQueue
 from anabranch.client.producer.producer_batch import BatchResult, ProducerBatch, RecordHandle
-from anabranch.client.producer.replacement import Placing, Replaced, Replacement
+from anabranch.client.producer.records_placed_again import Placing, Replaced, Replacement
 from anabranch.client.producer.topic_placement import TopicPlacement
 from anabranch.protocol.batch_builder import BatchBuilder, estimate_batch_bytes
 from anabranch.protocol.batch_layout import Header

@@ -17,7 +17,7 @@ from anabranch.client.producer.accumulator import Accumulator
 from anabranch.client.producer.outcome import BatchOutcome, decide, may_have_written
 from anabranch.client.producer.partition_queue import PartitionQueue
 from anabranch.client.producer.producer_batch import BatchResult, ProducerBatch
-from anabranch.client.producer.replacement import Placing
+from anabranch.client.producer.records_placed_again import Placing
 from anabranch.client.producer.resize_metrics import ProducerMetrics
 from anabranch.client.producer.topic_placement import TopicPlacement
 from anabranch.client.tasks import Tasks

@@ -184,7 +184,7 @@ def check_autoscale(topic: str, config: Mapping[str, str], initial: int) -> None
     given = TOPIC_CONFIGS.parse_given(config)
     if not given.get(AUTOSCALE_KEY):
         return
-    policy = Policy.of({key.name: key.default for key in TOPIC_CONFIGS} | given)
+    policy = Policy.of(given)
     problem = f"{topic} is an internal topic" if topic in INTERNAL_TOPICS else bounds_problem(policy, initial)
     if problem:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"{AUTOSCALE_KEY}=true: {problem}")

@@ -7,7 +7,7 @@ deletion waits for the next round. While a coordinator is loading or unavailable
 in a rebalance, every partition that the group may read waits, even if the group has committed the partition's end.
 
 If retention has emptied a partition, its owners are asked before it is removed: they may have received records that
-they have not flushed yet. ``ordered_resize.progress`` decides both.
+they have not flushed yet. ``ordered_resize.removal`` decides both.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from anabranch.ordered_resize import explain
 from anabranch.ordered_resize.explain import Wait
 from anabranch.ordered_resize.marked import Marked
 from anabranch.ordered_resize.next_step import is_stored
-from anabranch.ordered_resize.progress import Pair, ReadProgress, drain_wait, facts_of, removal_wait
+from anabranch.ordered_resize.progress import Pair, ReadProgress, facts_of
 from anabranch.ordered_resize.reader_answers import ReadingGroup, live_reports_count, reader_of, wanted_reports_count
+from anabranch.ordered_resize.removal import drain_wait, removal_wait
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from anabranch.protocol.types import TopicPartition

@@ -25,7 +25,7 @@ from anabranch.client.producer.sender import Sender
 from anabranch.client.producer.topic_placement import TopicPlacement
 from anabranch.controller import request_batch, view
 from anabranch.controller.store import GuardedStore
-from anabranch.ordered_resize import lineage, next_step, snapshot
+from anabranch.ordered_resize import earlier_records, next_step, snapshot
 from anabranch.ordered_resize.layout import Layout, Moves, moves
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.key_placement import parent
@@ -279,11 +279,11 @@ def an_empty_partition_is_removed_unflushed(patch: Patch) -> None:
 
 
 def no_record_waits_for_a_loser(patch: Patch) -> None:
-    patch.setattr(lineage, "required", lambda *_, **__: {})
+    patch.setattr(earlier_records, "required", lambda *_, **__: {})
 
 
 def only_the_newest_entry_counts(patch: Patch) -> None:
-    original = lineage.cap
+    original = earlier_records.cap
 
     def cap(facts: Any, partition: int) -> int:
         known = facts.lineages.get(partition)
@@ -295,7 +295,7 @@ def only_the_newest_entry_counts(patch: Patch) -> None:
         finally:
             facts.lineages[partition] = known
 
-    patch.setattr(lineage, "cap", cap)
+    patch.setattr(earlier_records, "cap", cap)
 
 
 RETENTION_MUTATIONS = (

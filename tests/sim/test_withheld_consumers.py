@@ -16,7 +16,7 @@ from anabranch.broker import stock_consumer_decision, stock_consumer_facts
 from anabranch.broker.coordinator import readers
 from anabranch.broker.coordinator.counted import Creation
 from anabranch.broker.metadata_cache import MetadataCache
-from anabranch.ordered_resize import lineage
+from anabranch.ordered_resize import earlier_records
 from anabranch.ordered_resize.explain import Wait
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.ordered_resize.progress import Reader, ReadProgress
@@ -158,8 +158,10 @@ def the_first_group_opens(patch: Patch) -> None:
 
 
 def entries_of_the_partition_alone(patch: Patch) -> None:
-    original = lineage.behind
-    patch.setattr(lineage, "behind", lambda known, *epochs: original(known, *epochs) if EVERY_EPOCH in epochs else [])
+    original = earlier_records.behind
+    patch.setattr(
+        earlier_records, "behind", lambda known, *epochs: original(known, *epochs) if EVERY_EPOCH in epochs else []
+    )
 
 
 @pytest.mark.parametrize("scenario", [a_slow_reader, one_of_two_groups_is_slow, a_chain])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.ordered_resize import lineage
+from anabranch.ordered_resize import earlier_records
 from anabranch.ordered_resize.facts import Facts, Lineage
 from anabranch.zk_schemas.partition_state import LineageEntry
 from tests.support.resize.resize_histories import History, histories
@@ -57,7 +57,7 @@ def read(naive: Naive, facts: Facts, history: History, p: int) -> None:
 def compare(naive: Naive, facts: Facts, numbers: set[int]) -> None:
     for p in sorted(numbers):
         for b in range(naive.lineage.get(p, (0,))[0] + 2):
-            assert lineage.may_deliver(facts, p, b) == naive.may_deliver(p, b), (p, b)
+            assert earlier_records.may_deliver(facts, p, b) == naive.may_deliver(p, b), (p, b)
 
 
 @settings(max_examples=150)

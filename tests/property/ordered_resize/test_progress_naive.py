@@ -6,14 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.ordered_resize.facts import Facts
-from anabranch.ordered_resize.progress import (
-    Pair,
-    Reader,
-    ReadProgress,
-    drain_wait,
-    removal_wait,
-    retained_from,
-)
+from anabranch.ordered_resize.progress import Pair, Reader, ReadProgress, retained_from
+from anabranch.ordered_resize.removal import drain_wait, removal_wait
 from tests.property.ordered_resize.test_stock_consumers_naive import drawn
 from tests.support.resize.resize_histories import History, histories
 

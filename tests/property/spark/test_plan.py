@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.ordered_resize import lineage
+from anabranch.ordered_resize import earlier_records
 from anabranch.ordered_resize.facts import Facts
 from anabranch.protocol.transitions import IllegalTransitionError
 from anabranch.spark import plan
@@ -41,7 +41,7 @@ def positions_at_the_end_of_the_micro_batch_count(patch: pytest.MonkeyPatch) -> 
 
 
 def nothing_waits(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(plan.lineage, "cap", lambda facts, p: facts.lineages[p].as_of)
+    patch.setattr(plan.earlier_records, "cap", lambda facts, p: facts.lineages[p].as_of)
 
 
 def a_micro_batch_reads_behind_the_barrier(patch: pytest.MonkeyPatch) -> None:
@@ -56,14 +56,14 @@ def a_micro_batch_reads_behind_the_barrier(patch: pytest.MonkeyPatch) -> None:
 
 def an_old_lineage_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(plan, "is_fresh", lambda known, epoch: True)
-    patch.setattr(lineage, "is_fresh", lambda known, epoch: True)
+    patch.setattr(earlier_records, "is_fresh", lambda known, epoch: True)
 
 
 def requirements_of_a_loser_do_not_count(patch: pytest.MonkeyPatch) -> None:
     def required(facts: Facts, losers: Mapping[int, int], *, passed_too: bool = False) -> dict[int, int]:
         return {q: f for q, f in losers.items() if facts.over.get(q, -1) < f}
 
-    patch.setattr(lineage, "required", required)
+    patch.setattr(earlier_records, "required", required)
 
 
 @pytest.mark.parametrize(

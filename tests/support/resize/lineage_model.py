@@ -19,9 +19,9 @@ from anabranch.ordered_resize import consistency, judgement, next_step
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.gate import Gate, GateState, Question, QuestionKind
 from anabranch.ordered_resize.layout import Layout
-from anabranch.ordered_resize.lineage import Loaded
 from anabranch.ordered_resize.next_step import Step
 from anabranch.ordered_resize.snapshot import Snapshot
+from anabranch.ordered_resize.state_loads import Loaded
 from anabranch.protocol.key_placement import place
 from anabranch.zk_schemas.partition_state import PartitionLayout as StoredLayout
 from anabranch.zk_schemas.partition_state import PartitionState

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.ordered_resize import facts, gate, lineage, next_step
+from anabranch.ordered_resize import earlier_records, facts, gate, lineage, next_step, state_loads
 from anabranch.ordered_resize.layout import Layout
 from anabranch.ordered_resize.next_step import Phase, Step
 from anabranch.ordered_resize.snapshot import Snapshot
@@ -112,28 +112,28 @@ def a_batch_of_another_layout_version_is_accepted(patch: Patch) -> None:
 
 
 def no_recursion(patch: Patch) -> None:
-    patch.setattr(lineage, "behind", lambda *_: [])
+    patch.setattr(earlier_records, "behind", lambda *_: [])
 
 
 def batches_newer_than_the_known_lineage_are_delivered(patch: Patch) -> None:
-    original = lineage.cap
+    original = earlier_records.cap
 
     def cap(facts: Any, partition: int) -> int:
         found, known = original(facts, partition), facts.lineages.get(partition)
         return 2**31 if known is not None and found == known.as_of else found
 
-    patch.setattr(gate.lineage, "cap", cap)
+    patch.setattr(earlier_records, "cap", cap)
     patch.setattr(gate, "knows_batch", lambda *_: True)
 
 
 def lineages_of_any_age_are_used(patch: Patch) -> None:
-    patch.setattr(lineage, "is_fresh", lambda *_: True)
+    patch.setattr(earlier_records, "is_fresh", lambda *_: True)
     patch.setattr(gate, "is_fresh", lambda *_: True)
 
 
 def a_partition_unknown_to_a_broker_is_over(patch: Patch) -> None:
-    original = lineage.is_over
-    patch.setattr(lineage, "is_over", lambda facts, q, f: q in facts.missing or original(facts, q, f))
+    original = earlier_records.is_over
+    patch.setattr(earlier_records, "is_over", lambda facts, q, f: q in facts.missing or original(facts, q, f))
 
 
 def pruned_entries_leave_no_floor(patch: Patch) -> None:
@@ -165,7 +165,7 @@ def a_bump_never_replaces_before(patch: Patch) -> None:
 
 
 def no_load_is_due(patch: Patch) -> None:
-    patch.setattr(lineage, "loaded_up_to", lambda *_: lineage.EVERY_EPOCH)
+    patch.setattr(state_loads, "loaded_up_to", lambda *_: lineage.EVERY_EPOCH)
 
 
 def a_load_covers_entries_satisfied_when_it_returns(patch: Patch) -> None:
@@ -178,14 +178,14 @@ def a_load_covers_entries_satisfied_when_it_returns(patch: Patch) -> None:
 
 
 def pruned_entries_need_no_load(patch: Patch) -> None:
-    original = lineage.loaded_up_to
-    patch.setattr(lineage, "loaded_up_to", lambda known, loaded: original(known._replace(floor=-1), loaded))
+    original = state_loads.loaded_up_to
+    patch.setattr(state_loads, "loaded_up_to", lambda known, loaded: original(known._replace(floor=-1), loaded))
 
 
 def a_load_below_the_floor_is_due_for_ever(patch: Patch) -> None:
     """The floor of the last load is ignored. An entry that waits below the floor keeps the cap low: loads stay due."""
-    original = lineage.loaded_up_to
-    patch.setattr(lineage, "loaded_up_to", lambda known, loaded: original(known, loaded._replace(floor=-1)))
+    original = state_loads.loaded_up_to
+    patch.setattr(state_loads, "loaded_up_to", lambda known, loaded: original(known, loaded._replace(floor=-1)))
 
 
 def an_expired_log_start_counts_for_every_partition(patch: Patch) -> None:

@@ -9,7 +9,8 @@ import pytest
 from anabranch.ordered_resize import gate as gates
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.gate import MOVES, Gate, GateState, Question, QuestionKind
-from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH, Loaded
+from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH
+from anabranch.ordered_resize.state_loads import Loaded
 from anabranch.protocol.transitions import IllegalTransitionError
 from anabranch.zk_schemas.partition_state import LineageEntry as Entry
 
@@ -177,7 +178,7 @@ def test_a_position_lowered_during_a_load_is_not_covered_by_it(gate: Gate) -> No
 def test_an_illegal_gate_transition_raises(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     assert gate.look(1, 0) is WAITING
     process_zero(gate)
-    monkeypatch.setattr(gates.lineage, "is_load_due", lambda *_: False)
+    monkeypatch.setattr(gates.state_loads, "is_load_due", lambda *_: False)
     with pytest.raises(IllegalTransitionError, match="partition 1, leader epoch 0"):
         gate.look(1, 0)
 

@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 from anabranch.ordered_resize.facts import Facts, Lineage
-from anabranch.ordered_resize.progress import (
-    KEEP_ALL,
-    Pair,
-    Reader,
-    ReadProgress,
-    Retained,
-    drain_wait,
-    removal_wait,
-    retained_from,
-)
+from anabranch.ordered_resize.progress import KEEP_ALL, Pair, Reader, ReadProgress, Retained, retained_from
+from anabranch.ordered_resize.removal import drain_wait, removal_wait
 
 PAIR = Pair(1, 0)
 REPORTS = frozenset({1})
