@@ -153,7 +153,7 @@ _CLIENTS = {
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise importlib.import_module("anabranch.client.other_libraries").missing_in_module(__name__, name)
     if name == "TopicPartition":
         module = "anabranch.protocol.types"
     elif name in _CLIENTS:

@@ -25,6 +25,7 @@ import anabranch
 from anabranch.blocking.admin import Admin
 from anabranch.blocking.consumer import Consumer
 from anabranch.blocking.producer import Producer, RecordHandle
+from anabranch.client.other_libraries import missing_in_module
 
 __all__ = ["Admin", "Consumer", "Producer", "RecordHandle"]
 __all__ += [name for name in anabranch.__all__ if name not in __all__]
@@ -36,5 +37,5 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise missing_in_module(__name__, name)
     return getattr(anabranch, name)

@@ -100,6 +100,8 @@ def _signatures(client: ast.ClassDef) -> Iterator[str]:
         if node.name.startswith("_") and node.name != "__init__":
             continue
         arguments = node.args
+        if arguments.kwarg is not None and arguments.kwarg.arg == "unknown":  # what the method refuses
+            arguments.kwarg = None
         if node.name == "__init__":
             kept = [
                 pair for pair in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if pair[0].arg != "env"

@@ -19,24 +19,19 @@ from numbers import Real
 from operator import index
 from typing import Any, TypeVar
 
+from anabranch.client.other_libraries import PARAMETERS, POSITIONS
 from anabranch.protocol.types import TopicPartition
 
 Rule = Callable[[str, Any], Any]
 T = TypeVar("T")
 E = TypeVar("E", bound=IntEnum)
+F = TypeVar("F", bound=Callable[..., Any])
 
 INT16_MAX = 2**15 - 1
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 MAX_TEXT_BYTES = INT16_MAX
 """The longest string that every version of every request can carry."""
-INSTEAD_OF_PARAMETER: Mapping[str, str] = {
-    **dict.fromkeys(("on_assign", "on_revoke", "on_lost"), "use listener=, see docs/from-other-clients.md"),
-    "message": "use offsets={tp: message.offset + 1}",
-    "asynchronous": "the call waits; enable_auto_commit commits in the background",
-    **dict.fromkeys(("timeout", "request_timeout"), "the configuration limits the time of a call"),
-}
-"""Keyword arguments of other libraries, and what to do here."""
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxlong = _short.maxother = 80
@@ -128,7 +123,8 @@ def topic(name: str, value: Any) -> str:
 
 def topic_partition(name: str, value: Any) -> TopicPartition:
     if not isinstance(value, tuple) or len(value) != 2:
-        raise refused(TypeError, name, value, "a TopicPartition")
+        many = ": give one partition, not several" if isinstance(value, list | set | frozenset | Mapping) else ""
+        raise refused(TypeError, name, value, f"a TopicPartition{many}")
     return TopicPartition(topic(f"{name}.topic", value[0]), partition(f"{name}.partition", value[1]))
 
 
@@ -193,15 +189,20 @@ def each(rule: Rule) -> Rule:
 
     def all_items(name: str, value: Any) -> list[Any]:
         given = value.keys() if isinstance(value, Mapping) else value
+        if isinstance(value, TopicPartition):
+            raise refused(TypeError, name, value, "a list")
         return [rule(f"{name}[{at}]", item) for at, item in enumerate(items(name, given, "a list"))]
 
     return all_items
 
 
-def mapping(key_rule: Rule, value_rule: Rule) -> Rule:
+def mapping(key_rule: Rule, value_rule: Rule, form: str = "") -> Rule:
+    """A mapping; ``form`` shows in the error how one is written."""
+    allowed = "a mapping" + (f": use {form}" if form else "")
+
     def all_items(name: str, value: Any) -> dict[Any, Any]:
         if not isinstance(value, Mapping):
-            raise refused(TypeError, name, value, "a mapping")
+            raise refused(TypeError, name, value, allowed)
         judged_items: dict[Any, Any] = {}
         for key, item in value.items():
             judged_items[key_rule(f"a key of {name}:", key)] = value_rule(f"{name}[{shown(key)}]", item)
@@ -262,8 +263,8 @@ def judged(rules: Mapping[str, Mapping[str, Rule]]) -> Callable[[type[T]], type[
             given = missing.pop(name, {})
             if {parameter.name for parameter in parameters} != given.keys():
                 raise TypeError(f"{method.__qualname__}{inspect.signature(method)} has rules for {[*given]}")
-            if any(rule is not by_itself for rule in given.values()):
-                setattr(kind, name, _judging(method, given))
+            if not given or any(rule is not by_itself for rule in given.values()):
+                setattr(kind, name, judging(given)(method))
         if missing:
             raise TypeError(f"{kind.__name__} has no method {', '.join(missing)}")
         return kind
@@ -271,21 +272,73 @@ def judged(rules: Mapping[str, Mapping[str, Rule]]) -> Callable[[type[T]], type[
     return decorate
 
 
+def judging(given: Mapping[str, Rule]) -> Callable[[F], F]:
+    """Judge the arguments of a method by the rules of its parameters, and explain a call that does not fit it."""
+    return lambda method: _judging(method, given)  # type: ignore[return-value]
+
+
+def constructing(init: F) -> F:
+    """Explain a call of a client's class that does not fit it, such as one with a dictionary of configuration."""
+    judged_init = _judging(init, {})
+
+    @functools.wraps(init)
+    def construct(self: Any, *args: Any, **config: Any) -> None:
+        if args and isinstance(args[0], Mapping):
+            kind = type(self).__name__
+            raise TypeError(
+                f"{kind} takes no mapping: give the keys as keyword arguments, with _ for dots, as in"
+                f" {kind}(**config), or use anabranch.confluent for dictionaries with dots"
+            )
+        judged_init(self, *args, **config)
+
+    return construct  # type: ignore[return-value]
+
+
+def explains_unknown(method: F) -> F:
+    """For a method that is called for each record: its ``**unknown``, which it refuses, is not in its signature."""
+    signature = inspect.signature(method)
+    known = [parameter for name, parameter in signature.parameters.items() if name != "unknown"]
+    method.__signature__ = signature.replace(parameters=known)  # type: ignore[attr-defined]
+    return method
+
+
+def unknown_argument(method: str, unknown: Mapping[str, Any]) -> TypeError:
+    """The error for keyword arguments that ``Class.method`` does not have."""
+    name = next(iter(unknown))
+    return TypeError(f"{method}() got an unexpected keyword argument {name!r}{_instead_of(method, name)}")
+
+
+def _instead_of(method: str, name: str) -> str:
+    instead = PARAMETERS.get(f"{method.rpartition('.')[2]}.{name}", PARAMETERS.get(name))
+    return "" if instead is None else f": {instead}"
+
+
 def _judging(method: Callable[..., Any], given: Mapping[str, Rule]) -> Callable[..., Any]:
     signature = inspect.signature(method)
-    rules = {
-        name: each(given[name]) if parameter.kind is inspect.Parameter.VAR_POSITIONAL else given[name]
-        for name, parameter in signature.parameters.items()
-        if name in given
-    }
+    is_class = method.__name__ == "__init__"
+    several = next((n for n, p in signature.parameters.items() if p.kind is inspect.Parameter.VAR_POSITIONAL), None)
+    rules = {name: each(rule) if name == several else rule for name, rule in given.items()}
+
+    def called(args: tuple[Any, ...]) -> str:
+        return type(args[0]).__name__ + ("" if is_class else f".{method.__name__}")
 
     def bound(args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
         try:
             call = signature.bind(*args, **kwargs)
         except TypeError as error:
+            name_of_call = called(args)
             unknown = next((name for name in kwargs if name not in signature.parameters), "")
-            instead = INSTEAD_OF_PARAMETER.get(unknown)
-            raise TypeError(f"{method.__qualname__}() {error}" + (f": {instead}" if instead else "")) from None
+            instead = _instead_of(name_of_call, unknown) if unknown else ""
+            if not instead and str(error).startswith("too many positional"):
+                known = [*signature.parameters.values()][1:]
+                written = ", ".join(str(p.replace(annotation=inspect.Parameter.empty)) for p in known)
+                by_position = POSITIONS.get(name_of_call.rpartition(".")[2])
+                instead = f": {by_position or f'its arguments are ({written})'}"
+            raise TypeError(f"{name_of_call}() {error}{instead}") from None
+        one_by_one: tuple[Any, ...] = call.arguments.get(several, ()) if several is not None else ()
+        if len(one_by_one) == 1 and isinstance(one_by_one[0], list | set | frozenset):
+            kind = type(one_by_one[0]).__name__
+            raise TypeError(f"{several} {shown(one_by_one[0])} is a {kind}: use {called(args)}(*{several})")
         for name in call.arguments.keys() & rules.keys():
             call.arguments[name] = rules[name](name, call.arguments[name])
         return call

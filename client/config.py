@@ -14,6 +14,7 @@ from operator import index
 from typing import Any, TypeVar
 
 from anabranch.client.arguments import shown, text
+from anabranch.client.other_libraries import instead_of_key
 from anabranch.protocol.addresses import join_address, split_server
 from anabranch.protocol.batch_layout import DEFAULT_MAX_DECOMPRESSED_BYTES
 from anabranch.protocol.compression import CompressionType
@@ -23,6 +24,7 @@ from anabranch.zk_schemas.config_def import ConfigError
 Serializer = Callable[[Any], bytes | None]
 Deserializer = Callable[[bytes | None], Any]
 C = TypeVar("C", bound="ClientConfig")
+T = TypeVar("T", bound=type)
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 """The address of a cluster that ``anabranch up`` runs on the same machine."""
@@ -60,6 +62,9 @@ def _unknown(key: str, known: Collection[str]) -> str:
     renamed = LIBRDKAFKA_NAMES.get(name)
     if renamed in known:
         return f"there is no such key; use {renamed}"
+    instead = instead_of_key(name)
+    if instead is not None:
+        return f"there is no such key: {instead}"
     near = difflib.get_close_matches(name, known, n=1)
     return "there is no such key" + (f"; the nearest is {near[0]}" if near else ": docs/configuration.md has the keys")
 
@@ -355,3 +360,20 @@ class AdminConfig(ClientConfig):
 
     default_api_timeout_ms: int = _int(60_000)
     retries: int = _int(_INT_MAX)
+
+
+def documented(config: type[ClientConfig]) -> Callable[[T], T]:
+    """Append the keys of ``config``, with their defaults, to the docstring of a client's class, for ``help``."""
+    keys = "".join(f"\n        {key.name} = {shown_default(key.default)}" for key in fields(config))
+    text = f"Keyword arguments and their defaults, which docs/configuration.md describes:\n{keys}\n"
+
+    def decorate(kind: T) -> T:
+        kind.__doc__ = f"{(kind.__doc__ or '').rstrip()}\n\n    {text}"
+        return kind
+
+    return decorate
+
+
+def shown_default(value: object) -> str:
+    """A default as text that ``parse`` accepts."""
+    return repr(DEFAULT_BOOTSTRAP if value == parse_servers("", DEFAULT_BOOTSTRAP) else value)

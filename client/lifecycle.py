@@ -11,7 +11,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from weakref import WeakSet
 
 import anyio
@@ -23,6 +23,7 @@ from anabranch.client.group.coordinator_link import CoordinatorLink
 from anabranch.client.net.connections import Connections, ConnectionSettings
 from anabranch.client.net.metadata import Metadata
 from anabranch.client.net.offsets import OffsetQueries
+from anabranch.client.other_libraries import missing
 from anabranch.client.tasks import GuardedTasks, Tasks
 from anabranch.runtime.detached import DetachedGroup
 from anabranch.runtime.env import Env
@@ -52,6 +53,11 @@ class Client(ABC, Generic[Config]):
         """The error of the first background task that ended by an error."""
         self._connections: Connections
         self._metadata: Metadata
+
+    if not TYPE_CHECKING:  # a type checker would accept every name
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(missing(type(self).__name__, name), name=name, obj=self)
 
     @property
     def config(self) -> Config:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import uuid
+from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 ZERO_UUID: Final = uuid.UUID(int=0)
@@ -28,3 +30,17 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+_make_partition: Callable[..., TopicPartition] = TopicPartition.__new__
+
+
+@functools.wraps(_make_partition)
+def _new_partition(cls: type[TopicPartition], topic: str, partition: int, offset: object = None) -> TopicPartition:
+    """Refuse the offset that the class of another library has."""
+    if offset is not None:
+        raise TypeError("a TopicPartition has no offset: use seek(tp, offset), or commit({tp: offset})")
+    return tuple.__new__(cls, (topic, partition))
+
+
+TopicPartition.__new__ = _new_partition  # type: ignore[method-assign,assignment]

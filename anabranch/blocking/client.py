@@ -9,14 +9,15 @@ import inspect
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from anabranch.blocking import methods
 from anabranch.blocking.loop_thread import Call, LoopThread
-from anabranch.client.arguments import duration, optional
+from anabranch.client.arguments import duration, judging, optional
 from anabranch.client.errors import ClientClosedError, ForkedClientError, IllegalStateError
+from anabranch.client.other_libraries import missing
 from anabranch.real.admin import Admin
 from anabranch.real.consumer import Consumer
 from anabranch.real.producer import Producer
@@ -46,12 +47,6 @@ class BlockingClient(Generic[T]):
 
     def __init__(self, *args: Any, backend: str = "asyncio", **config: Any) -> None:
         """Take the arguments of the class of this name in ``anabranch``. ``backend`` is ``asyncio`` or ``trio``."""
-        if args and isinstance(args[0], Mapping):
-            kind = type(self).__name__
-            raise TypeError(
-                f"{kind} takes no mapping: give the keys as keyword arguments, with _ for dots, as in"
-                f" {kind}(**config), or use anabranch.confluent for dictionaries with dots"
-            )
         self._client: T = self._factory(*args, **config)
         self._backend = backend
         self._loop: LoopThread | None = None
@@ -88,6 +83,7 @@ class BlockingClient(Generic[T]):
         """The same as ``close``."""
         self.close()
 
+    @judging({"timeout_ms": optional(duration)})
     def close(self, *, timeout_ms: float | None = None) -> None:
         """Finish and disconnect; does nothing if the client is closed already. No other call is possible from then on.
 
@@ -95,8 +91,7 @@ class BlockingClient(Generic[T]):
         ``enable_auto_commit``) and leaves its group. After ``timeout_ms`` unfinished work is given up: records fail,
         positions are not committed. Ctrl-C during ``close`` does the same.
         """
-        judged = optional(duration)("timeout_ms", timeout_ms)
-        self._end(functools.partial(self._close_in_loop, judged))
+        self._end(functools.partial(self._close_in_loop, timeout_ms))
 
     @property
     def config(self) -> Any:
@@ -219,7 +214,7 @@ class BlockingClient(Generic[T]):
         return self._run(method, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(methods.missing(type(self).__name__, name), name=name, obj=self)
+        raise AttributeError(missing(type(self).__name__, name), name=name, obj=self)
 
 
 @atexit.register

@@ -16,6 +16,7 @@ from anabranch.blocking.loop_thread import Call, LoopThread
 from anabranch.blocking.methods import like
 from anabranch.client import ConsumerRecord, Records
 from anabranch.client.arguments import duration
+from anabranch.client.config import ConsumerConfig, documented
 from anabranch.client.consumer.arguments import CONSUMER_RULES
 from anabranch.client.errors import (
     ClientClosedError,
@@ -53,6 +54,7 @@ class _InCaller:
         return called
 
 
+@documented(ConsumerConfig)
 class Consumer(BlockingClient[AsyncConsumer]):
     """A blocking ``anabranch.Consumer``; iterate it for records.
 
@@ -77,8 +79,8 @@ class Consumer(BlockingClient[AsyncConsumer]):
         """``Consumer[bytes, str]``, for type checkers."""
         return cls
 
-    def __init__(self, *args: Any, **config: Any) -> None:
-        super().__init__(*args, **config)
+    def __init__(self, *topics: str, **config: Any) -> None:
+        super().__init__(*topics, **config)
         self._in_use = threading.Lock()
         self._user = 0
         """The thread that is in a call; 0 if there is none."""
@@ -116,24 +118,24 @@ class Consumer(BlockingClient[AsyncConsumer]):
         return await result if isinstance(result, Awaitable) else result
 
     @like(AsyncConsumer.subscribe)
-    def subscribe(self, topics: Any = None, *, listener: object | None = None, **given: Any) -> None:
+    def subscribe(self, *args: Any, **given: Any) -> None:
         """Plain methods of the listeners are called in the thread that polls or closes, and may call ``commit``.
 
         Async methods run in the loop, and cannot call methods of this consumer that wait.
         """
-        self._run(self._client.subscribe, topics, listener=self._in_caller(listener), **self._wrapped(given))
+        self._run(self._client.subscribe, *args, **self._in_caller("subscribe", given))
 
     @like(AsyncConsumer.assign)
-    def assign(self, partitions: Any, **given: Any) -> None:
+    def assign(self, *args: Any, **given: Any) -> None:
         """A plain method of the listener is called in the thread that polls."""
-        self._run(self._client.assign, partitions, **self._wrapped(given))
+        self._run(self._client.assign, *args, **self._in_caller("assign", given))
 
-    def _wrapped(self, given: dict[str, Any]) -> dict[str, Any]:
-        name = "partition_key_listener"
-        return {**given, name: self._in_caller(given[name])} if name in given else given
-
-    def _in_caller(self, listener: object | None) -> object | None:
-        return None if listener is None else _InCaller(self, listener)
+    def _in_caller(self, method: str, given: dict[str, Any]) -> dict[str, Any]:
+        """The keyword arguments of a method; the listeners among them are judged, and run in the calling thread."""
+        for name in {"listener", "partition_key_listener"} & CONSUMER_RULES[method].keys() & given.keys():
+            listener = CONSUMER_RULES[method][name](name, given[name])
+            given[name] = None if listener is None else _InCaller(self, listener)
+        return given
 
     def wakeup(self) -> None:
         """End the call that another thread waits in, with ``WakeupError``; else the next call raises it. Any thread."""

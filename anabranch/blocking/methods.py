@@ -1,54 +1,13 @@
-"""The methods that a blocking class takes over from its async class, and the errors for names of other libraries."""
+"""The methods that a blocking class takes over from its async class."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
-PAGE = "docs/from-other-clients.md"
-_ITSELF = "no such call is needed: the client sends by itself"
-_NO_TRANSACTIONS = "there are no transactions yet"
-INSTEAD: Mapping[str, Mapping[str, str]] = {
-    "Producer": {
-        "produce": "use send(topic, value, key)",
-        "poll": _ITSELF,
-        "list_partitions": "use partitions_for(topic)",
-        **dict.fromkeys(
-            (
-                "init_transactions",
-                "begin_transaction",
-                "commit_transaction",
-                "abort_transaction",
-                "send_offsets_to_transaction",
-            ),
-            _NO_TRANSACTIONS,
-        ),
-    },
-    "Consumer": {
-        "consume": "use getmany(max_records=, timeout_ms=)",
-        "consumer_group_metadata": _NO_TRANSACTIONS,
-        "commit_async": "use commit()",
-        "unassign": "use unsubscribe() or assign([])",
-    },
-    "Admin": {
-        "poll": _ITSELF,
-        "list_consumer_groups": "use list_groups()",
-        "describe_consumer_groups": "use describe_groups()",
-        "delete_consumer_groups": "use delete_groups()",
-        "list_consumer_group_offsets": "use list_group_offsets()",
-        "alter_consumer_group_offsets": "use alter_group_offsets()",
-    },
-}
-"""By class: calls of other libraries, and what to do here."""
-
-
-def missing(kind: str, name: str) -> str:
-    """The text of the error for a name that a class does not have."""
-    instead = INSTEAD.get(kind, {}).get(name)
-    return f"{kind} has no {name}" + ("" if instead is None else f": {instead}, see {PAGE}")
 
 
 def like(original: Callable[..., Any]) -> Callable[[F], F]:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any, Never, Self
 
 import anyio
 
@@ -19,7 +19,8 @@ from anabranch.blocking.loop_thread import LoopThread
 from anabranch.blocking.methods import like
 from anabranch.client import RecordHandle as AsyncRecordHandle
 from anabranch.client import RecordMetadata
-from anabranch.client.arguments import duration, function, optional
+from anabranch.client.arguments import duration, function, optional, unknown_argument
+from anabranch.client.config import ProducerConfig, documented
 from anabranch.client.errors import BufferExhaustedError, IllegalStateError, KafkaError, KafkaTimeoutError
 from anabranch.client.producer.producer import Headers, SentRecord, batches_of, pairs, written
 from anabranch.client.producer.producer_batch import OnDelivery
@@ -132,6 +133,7 @@ class RecordHandle:
         return getattr(self._taken(), name)
 
 
+@documented(ProducerConfig)
 class Producer(BlockingClient[AsyncProducer]):
     """A blocking ``anabranch.Producer``; ``send`` returns a handle with ``result()``. Many threads may share it.
 
@@ -182,7 +184,10 @@ class Producer(BlockingClient[AsyncProducer]):
         timestamp_ms: int | None = None,
         *,
         on_delivery: OnDelivery | None = None,
+        **unknown: Never,
     ) -> RecordHandle:
+        if unknown:
+            raise unknown_argument("Producer.send", unknown)
         if on_delivery is not None:
             function("on_delivery", on_delivery)
         loop = self._loop

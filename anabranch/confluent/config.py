@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from anabranch.blocking.methods import PAGE
 from anabranch.client.arguments import shown
 from anabranch.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
 from anabranch.client.options import AdminOptions, ConsumerOptions, ProducerOptions
+from anabranch.client.other_libraries import PAGE
 from anabranch.zk_schemas.config_def import ConfigError
 
 _LONGEST_MS = 2**31 - 1
@@ -62,7 +62,7 @@ RENAMED: dict[str, tuple[str, Callable[[Any], Any] | None]] = {
 """Keys with another name, or other values, here."""
 
 ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
-    "enable.partition.eof": ((False, "false"), "no message tells the end of a partition: compare offsets"),
+    "enable.partition.eof": ((False, "false"), f"no message tells the end of a partition: compare offsets, see {PAGE}"),
     "group.protocol": (("classic",), "groups use the classic protocol"),
     "partitioner": (("murmur2_random",), "keys are placed by murmur2, and records without a key change partitions"),
     "security.protocol": (("plaintext", "PLAINTEXT"), "connections are plaintext"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anabranch.blocking.admin import Admin
-from anabranch.blocking.methods import INSTEAD, PAGE
+from anabranch.client.other_libraries import METHODS, PAGE
 
 _NO_TRANSACTIONS = "there are no transactions yet"
 _NO_SECURITY = "there is no security yet"
@@ -15,7 +15,7 @@ _OTHER_ADMIN = "anabranch.sync.Admin has the calls for it"
 
 _METHODS: Mapping[str, Mapping[str, str]] = {
     "Producer": {
-        **{name: text for name, text in INSTEAD["Producer"].items() if "transaction" in name},
+        **{name: text for name, text in METHODS["Producer"].items() if "transaction" in name},
         "purge": "close() waits for the records",
         "produce_batch": "call produce() for each record",
         "set_sasl_credentials": _NO_SECURITY,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Unpack
 
+from anabranch.client.arguments import constructing
+from anabranch.client.config import ConsumerConfig, documented
 from anabranch.client.consumer import consumer
 from anabranch.client.options import ConsumerOptions, Key, Value
 from anabranch.real.bootstrap import with_bootstrap
@@ -12,6 +14,7 @@ from anabranch.runtime.env import Env
 from anabranch.runtime.real_anyio import client_env
 
 
+@documented(ConsumerConfig)
 class Consumer(consumer.Consumer[Key, Value]):
     """Reads records; the keyword arguments are Kafka's consumer keys with underscores.
 
@@ -25,6 +28,7 @@ class Consumer(consumer.Consumer[Key, Value]):
     ``enable_auto_commit``) and leaves the group. After an exception it does not commit.
     """
 
+    @constructing
     def __init__(
         self,
         *topics: str,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Unpack
 
+from anabranch.client.arguments import constructing
+from anabranch.client.config import ProducerConfig, documented
 from anabranch.client.options import ProducerOptions, SentKey, SentValue
 from anabranch.client.producer import producer
 from anabranch.client.producer.partitioner import Partitioner
@@ -13,6 +15,7 @@ from anabranch.runtime.env import Env
 from anabranch.runtime.real_anyio import client_env
 
 
+@documented(ProducerConfig)
 class Producer(producer.Producer[SentKey, SentValue]):
     """Sends records; the keyword arguments are Kafka's producer keys with underscores.
 
@@ -35,6 +38,7 @@ class Producer(producer.Producer[SentKey, SentValue]):
     may write a record twice; after a resize the copies may be in two partitions.
     """
 
+    @constructing
     def __init__(
         self,
         *,

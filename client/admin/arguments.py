@@ -88,7 +88,7 @@ ADMIN_RULES: Mapping[str, Mapping[str, Rule]] = {
     "delete_topics": {"names": each(topic), **_waits},
     "list_topics": {"include_internal": flag},
     "describe_topics": {"names": each(topic)},
-    "create_partitions": {"counts": mapping(topic, count), **_waits, **_validates},
+    "create_partitions": {"counts": mapping(topic, count, "{topic: count}"), **_waits, **_validates},
     "measured_appends": {"topic": topic},
     "resize_goal": {"topic": topic},
     "describe_features": {"broker": optional(broker)},
@@ -100,9 +100,9 @@ ADMIN_RULES: Mapping[str, Mapping[str, Rule]] = {
     "elect_leaders": {"election_type": member(ElectionType), "partitions": optional(_partitions), **_waits},
     "alter_partition_reassignments": {"targets": mapping(topic_partition, optional(each(broker))), **_waits},
     "list_partition_reassignments": {"partitions": optional(_partitions), **_waits},
-    "delete_records": {"before": mapping(topic_partition, whole(-1, INT64_MAX)), **_waits},
+    "delete_records": {"before": mapping(topic_partition, whole(-1, INT64_MAX), "{tp: offset}"), **_waits},
     "list_offsets": {
-        "specs": mapping(topic_partition, offset_spec),
+        "specs": mapping(topic_partition, offset_spec, '{tp: "latest"}'),
         "read_committed": flag,
         "within_ms": optional(timeout_ms),
     },
@@ -125,6 +125,6 @@ ADMIN_RULES: Mapping[str, Mapping[str, Rule]] = {
     "delete_groups": {"group_ids": each(text)},
     "list_group_offsets": {"group_id": text, "partitions": optional(_partitions)},
     "group_positions": {"group_id": text, "partitions": _partitions},
-    "alter_group_offsets": {"group_id": text, "offsets": mapping(topic_partition, committed_offset)},
+    "alter_group_offsets": {"group_id": text, "offsets": mapping(topic_partition, committed_offset, "{tp: offset}")},
     "delete_group_offsets": {"group_id": text, "partitions": _partitions},
 }

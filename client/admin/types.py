@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from anabranch.client.arguments import judging
 from anabranch.client.cluster import Node, PartitionInfo
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.protocol.errors import KafkaError
@@ -28,6 +29,9 @@ class NewTopic:
     replication_factor: int = NO_COUNT
     configs: Mapping[str, str | None] = field(default_factory=dict)
     replica_assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+
+NewTopic.__init__ = judging({})(NewTopic.__init__)  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from anabranch.client.arguments import (
     offset,
     optional,
     pattern,
-    refused,
     timestamp,
     topic,
     topic_partition,
@@ -42,9 +41,8 @@ def delivered_record(name: str, value: Any) -> ConsumerRecord[Any, Any]:
 
 def next_offsets(name: str, value: Any) -> dict[TopicPartition, OffsetAndMetadata]:
     """The next offset to read of each partition. A record is refused: it has its own offset, not the next one."""
-    if not isinstance(value, Mapping):
-        raise refused(TypeError, name, value, "a mapping: use {tp: offset + 1}, with the offset of the last record")
-    return mapping(topic_partition, committed_offset)(name, value)  # type: ignore[no-any-return]
+    form = "{tp: offset + 1}, with the offset of the last record"
+    return mapping(topic_partition, committed_offset, form)(name, value)  # type: ignore[no-any-return]
 
 
 _limit = optional(whole(1, INT64_MAX))
@@ -76,7 +74,7 @@ CONSUMER_RULES: Mapping[str, Mapping[str, Rule]] = {
     "get_watermark_offsets": {"partition": topic_partition, "timeout": optional(duration), "cached": flag},
     "beginning_offsets": {"partitions": each(topic_partition)},
     "end_offsets": {"partitions": each(topic_partition)},
-    "offsets_for_times": {"timestamps": mapping(topic_partition, timestamp)},
+    "offsets_for_times": {"timestamps": mapping(topic_partition, timestamp, "{tp: milliseconds}")},
     "store_offsets": {
         "message": optional(delivered_record),
         "offsets": optional(next_offsets),

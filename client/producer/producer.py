@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Unpack
+from typing import Any, Generic, Never, Unpack
 
 import anyio
 import anyio.lowlevel
@@ -151,6 +151,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
 
     # ------------------------------------------------------------ sending
 
+    @arguments.explains_unknown
     async def send(
         self,
         topic: str,
@@ -161,6 +162,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         timestamp_ms: int | None = None,
         *,
         on_delivery: OnDelivery | None = None,
+        **unknown: Never,
     ) -> RecordHandle:
         """Take one record into the buffer and return its handle, whose result is a ``RecordMetadata``.
 
@@ -173,6 +175,8 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         Raises ``KafkaTimeoutError`` (``BufferExhaustedError``) when there was no room in time, and MESSAGE_TOO_LARGE
         for a record that can never be sent.
         """
+        if unknown:
+            raise arguments.unknown_argument("Producer.send", unknown)
         if on_delivery is not None:
             arguments.function("on_delivery", on_delivery)
         return await self._take(self._record(topic, value, key, partition, headers, timestamp_ms), on_delivery)

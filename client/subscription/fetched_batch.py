@@ -6,11 +6,12 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Final, Generic, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, overload
 
 from anabranch.client.config import Deserializer
 from anabranch.client.errors import RecordDeserializationError
 from anabranch.client.options import KeyOut, ValueOut
+from anabranch.client.other_libraries import PAGE, RECORD
 from anabranch.protocol.batch_layout import Header
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.key_placement import MOVED_HEADER
@@ -36,6 +37,16 @@ class ConsumerRecord(NamedTuple, Generic[KeyOut, ValueOut]):
     key: KeyOut
     value: ValueOut
     headers: Sequence[Header]
+
+
+def _missing(record: ConsumerRecord[Any, Any], name: str) -> Any:
+    instead = RECORD.get(name)
+    text = f"a ConsumerRecord has no {name}" + ("" if instead is None else f": {instead}, see {PAGE}")
+    raise AttributeError(text, name=name, obj=record)
+
+
+if not TYPE_CHECKING:  # a type checker would accept every name
+    ConsumerRecord.__getattr__ = _missing
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,21 +63,52 @@ def test_the_example_of_callbacks_counts_the_keys_and_commits(
     assert committed[TopicPartition(topic, written[0].partition)].offset == 3
 
 
+def on_this_cluster(program: str, cluster: Cluster, topic: str, group: str) -> str:
+    """A program of from-other-clients.md with a topic and a group of its own."""
+    names = {"127.0.0.1:9092": cluster.bootstrap_servers, '"events"': repr(topic), '"readers"': repr(group)}
+    for name, here in names.items():
+        program = program.replace(name, here)
+    return program
+
+
+def test_the_program_for_each_task_runs(cluster: Cluster, tmp_path: Path, fresh_name: Callable[[str], str]) -> None:
+    topic, group = fresh_name("events"), fresh_name("readers")
+    for block in BLOCK.findall((ROOT / "docs" / "from-other-clients.md").read_text()):
+        if name := re.match(r"# (\w+\.py)\n", block):
+            (tmp_path / name[1]).write_text(on_this_cluster(block, cluster, topic, group))
+
+    def output_of(name: str) -> list[str]:
+        done = subprocess.run([sys.executable, tmp_path / name], capture_output=True, text=True, timeout=DEADLINE_S)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.splitlines()
+
+    assert output_of("create_topic.py") == ["created", "3 partitions"]
+    assert output_of("create_topic.py") == ["exists already", "3 partitions"]
+    assert output_of("read_to_end.py") == []
+    written = [line.split() for line in output_of("produce.py")]
+    assert [line[:2] for line in written] == [["written:", topic]] * 10
+    read = sorted(output_of("read_to_end.py"))
+    assert [line.split()[:2] for line in read] == sorted(line[2:] for line in written)
+    assert sorted(line.split(maxsplit=4)[4] for line in read) == [f"b'value {number}'" for number in range(10)]
+    with subprocess.Popen([sys.executable, tmp_path / "consume.py"], stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        try:
+            assert sorted(running.stdout.readline().rstrip() for _ in range(10)) == read
+            running.send_signal(signal.SIGINT)
+            output, _ = running.communicate(timeout=DEADLINE_S)
+        finally:
+            running.kill()
+    assert (output, running.returncode) == ("stopped\n", 0)
+
+
 def test_the_loop_that_ends_with_ctrl_c_commits_what_it_stored(
     cluster: Cluster, tmp_path: Path, fresh_name: Callable[[str], str]
 ) -> None:
     topic, group = fresh_name("events"), fresh_name("readers")
     page = (ROOT / "docs" / "from-other-clients.md").read_text()
-    (program,) = [block for block in BLOCK.findall(page) if "KeyboardInterrupt" in block]
-    for name, here in (
-        ("127.0.0.1:9092", cluster.bootstrap_servers),
-        ('"events"', repr(topic)),
-        ('"readers"', repr(group)),
-    ):
-        assert program.count(name) == 1
-        program = program.replace(name, here)
+    (program,) = [block for block in BLOCK.findall(page) if "store_offsets" in block]
     file = tmp_path / "reader.py"
-    file.write_text(program)
+    file.write_text(on_this_cluster(program, cluster, topic, group))
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1)])
         with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:

@@ -89,6 +89,12 @@ BLOCKS: Mapping[Place, str] = {
         "tickTime=",
     ): "a configuration of ZooKeeper for three machines",
     ("docs/production.md", "useradd "): "needs root and systemd; tests/unit/test_systemd_units.py checks the files",
+    **{
+        ("docs/from-other-clients.md", f"# {program}"): (
+            "tests/integration/test_examples.py::test_the_program_for_each_task_runs"
+        )
+        for program in ("create_topic.py", "produce.py", "consume.py", "read_to_end.py")
+    },
     ("docs/from-other-clients.md", "from anabranch.sync import Consumer"): (
         "tests/integration/test_examples.py::test_the_loop_that_ends_with_ctrl_c_commits_what_it_stored"
     ),

@@ -300,6 +300,7 @@ def test_an_admin_resizes_and_describes_configurations(broker: FakeBroker) -> No
     assert (entry.name, entry.value, entry.is_default, entry.is_read_only) == ("retention.ms", "5", True, False)
     with pytest.raises(ValueError, match="'x'"):
         futures[nobody].result()
+    admin._admin.close()  # it would warn in later tests that its broker is gone
     with pytest.raises(ValueError, match=r"restype 'group' is neither ResourceType\.TOPIC nor ResourceType\.BROKER"):
         ConfigResource("group", "g")  # type: ignore[arg-type]
 
