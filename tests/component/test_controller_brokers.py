@@ -35,24 +35,6 @@ def live_ids(cluster: ControllerCluster, broker_id: int) -> list[int]:
     return [broker.id for broker in sent[-1].live_brokers] if sent else []
 
 
-async def test_a_partition_whose_broker_left_keeps_its_isr_and_is_led_again_in_a_new_epoch(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    incarnation = (await cluster.store.get(paths.partition_state("t", 0))).czxid
-    cluster.brokers[1].leave()
-    await cluster.until(lambda: cluster.brokers[2].metadata()["t", 0] == -1)
-    offline = await cluster.state("t", 0)
-    assert (offline.leader, offline.leader_epoch, offline.isr) == (-1, 1, [1])
-    assert live_ids(cluster, 2) == [2]
-    cluster.brokers[1].requests.clear()
-    await cluster.brokers[1].register()
-    await cluster.until(lambda: cluster.brokers[1].led().get(("t", 0)) == (1, 2))
-    online = await cluster.state("t", 0)
-    assert (online.leader, online.leader_epoch, online.isr) == (1, 2, [1])
-    assert (await cluster.store.get(paths.partition_state("t", 0))).czxid == incarnation
-    await cluster.until(lambda: cluster.brokers[1].metadata() == {("t", 0): 1, ("t", 1): 2})
-
-
 async def test_a_new_address_of_a_broker_is_sent_to_all_without_an_election(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:

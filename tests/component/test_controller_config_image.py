@@ -154,23 +154,6 @@ async def test_a_request_keeps_an_edit_without_a_notification(
     assert await config(cluster) == {"segment.ms": "9", "retention.ms": "7"}
 
 
-async def test_a_malformed_config_is_refused_and_can_be_repaired(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
-) -> None:
-    await cluster.store.set(PATH, b"{")
-    await notify(cluster)
-    await cluster.until(lambda: caplog.text.count(f"event=config.malformed path={PATH}") == 1)
-    answer = await alter(cluster, "retention.ms", "7")
-    assert answer.error_code == ErrorCode.INVALID_CONFIG
-    assert PATH in answer.error_message
-    await edit(cluster, segment_ms="9")
-    await notify(cluster)
-    await trio.sleep(1)  # virtual time: the notification is read
-    assert (await alter(cluster, "retention.ms", "7")).error_code == ErrorCode.NONE
-    assert await config(cluster) == {"segment.ms": "9", "retention.ms": "7"}
-    assert caplog.text.count("event=config.malformed") == 1
-
-
 async def test_the_cluster_is_not_read_again_when_old_notifications_are_purged(
     cluster: ControllerCluster,
     autojump_clock: object,

@@ -105,36 +105,6 @@ async def test_the_preferred_leader_is_elected_on_request(nursery: trio.Nursery,
     assert cluster.brokers[2].led()["t", 0] == (1, state.leader_epoch)
 
 
-async def test_preferred_leaders_are_elected_again_without_a_request(
-    nursery: trio.Nursery, autojump_clock: object
-) -> None:
-    cluster = await start(nursery, replicas=[[1, 2], [2, 1]])
-    await stop(cluster, 1)
-    await cluster.brokers[1].register()
-    await cluster.until(lambda: cluster.brokers[1].led().get(("t", 0)))
-    assert (await cluster.state("t", 0)).leader == 2
-    assert await cluster.alter_isr("t", 0, [2, 1]) == ErrorCode.NONE
-
-    async def leads() -> bool:
-        return (await cluster.state("t", 0)).leader == 1
-
-    await cluster.until(leads, within_s=400)
-
-
-async def test_a_replica_on_a_failed_disk_does_not_lead_until_its_broker_registers_again(
-    nursery: trio.Nursery, autojump_clock: object
-) -> None:
-    cluster = await start(nursery, replicas=[[1, 2], [1, 2]])
-    cluster.brokers[2].errors["t", 0] = ErrorCode.KAFKA_STORAGE_ERROR
-    cluster.brokers[1].leave()
-    await leader_is(cluster, -1)
-    assert (await cluster.state("t", 1)).leader == 2
-    cluster.brokers[2].errors.clear()
-    cluster.brokers[2].leave()
-    await cluster.brokers[2].register()
-    assert (await leader_is(cluster, 2)).isr == [2]
-
-
 async def test_kafka_6361_three_quick_leader_changes_have_three_epochs_and_elect_from_the_isr(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:

@@ -96,17 +96,6 @@ def throttled(length: int) -> str:
     return ",".join(["1:1"] * (length // 4))
 
 
-async def test_a_config_too_large_for_zookeeper_is_refused_with_the_limit(cluster: ControllerCluster) -> None:
-    """A server closes the connection on a longer request, so a retry would never get a response."""
-    for validate_only in (True, False):
-        code, message = await alter(cluster, "t", throttled(1_200_000), validate_only=validate_only)
-        assert code == ErrorCode.INVALID_CONFIG
-        assert f"{LIST_KEY} with 1199999 characters" in message
-        assert f"ZooKeeper accepts {DEFAULT_MAX_REQUEST_BYTES} (jute.maxbuffer)" in message
-    assert await alter(cluster, "t", throttled(900_000)) == DONE
-    assert await is_served(cluster)
-
-
 async def test_a_topic_znode_that_cannot_be_rewritten_is_left_alone(
     cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:

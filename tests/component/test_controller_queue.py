@@ -14,7 +14,7 @@ from anabranch.runtime.env import ZkOp
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.partition_state import LineageEntry, PartitionLayout
 from tests.support.controller.controller_cluster import ControllerCluster
-from tests.support.resize.resize_rules import TOPIC, alter, configure, finished, hold_records, led_by, resized
+from tests.support.resize.resize_rules import TOPIC, alter, finished, hold_records, led_by, resized
 from tests.support.resize.resize_states import (
     begun,
     counts,
@@ -78,21 +78,6 @@ async def test_the_old_count_cancels_a_grow_while_no_gainer_is_created(
     await cluster.until(lambda: finished(cluster, 4))
     assert await lineages(cluster, range(4)) == dict.fromkeys(range(4), ())
     assert await epochs(cluster, range(4)) == [2] * 4
-
-
-async def test_the_old_count_cancels_a_shrink_while_no_survivor_is_bumped(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    await cluster.request(placed(6, 2, [2, 1, 3]))
-    hold_records(cluster, range(4, 6), 40)
-    silence(cluster, 2)
-    await ask(cluster, 4)
-    await cluster.until(lambda: has_layout(cluster, 5, 4, 2))
-    await ask(cluster, 6)
-    assert await counts(cluster) == (6, 3, 6, None)
-    release(cluster)
-    await cluster.until(lambda: finished(cluster, 6))
-    assert (await lineages(cluster, range(2))) == {0: (), 1: ()}
 
 
 async def test_once_a_gainer_is_created_the_old_count_is_a_new_resize(
@@ -217,19 +202,6 @@ async def test_a_queued_count_is_carried_out_by_the_next_controller(
     await cluster.start_controller(1001)
     await cluster.until(lambda: finished(cluster, 8))
     assert await counts(cluster) == (8, 2, 6, None)
-
-
-async def test_a_queued_count_that_became_impossible_is_dropped_and_logged(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A queued count is checked again when its resize could begin."""
-    await resized(cluster, 6)
-    await begun(cluster, 9)
-    await queued(cluster, 5)
-    await configure(cluster, retention_ms="-1")
-    release(cluster)
-    await cluster.until(lambda: is_settled(cluster, 9, 2, 6, None))
-    assert "event=resize.dropped topic=t wanted=5 reason=The topic's records never expire" in caplog.text
 
 
 async def test_a_queued_count_waits_while_a_broker_is_missing_and_is_then_carried_out(

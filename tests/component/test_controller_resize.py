@@ -77,19 +77,6 @@ def _entries(epoch: int, losers: dict[int, int]) -> tuple[LineageEntry, ...]:
     return (LineageEntry(epoch, losers),)
 
 
-async def test_the_goal_is_written_first_and_gainers_are_created_when_their_losers_have_answered(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    """Rules 1 and 3. A partition that neither loses nor gains keys does not wait."""
-    await begun(cluster, 5)
-    assert await counts(cluster) == (5, 1, 4, None)
-    assert (await layouts(cluster, range(4)), await epochs(cluster, range(4))) == ({PartitionLayout(5, 1)}, [1] * 4)
-    await trio.sleep(5)  # virtual time: longer than any wait
-    assert await cluster.store.exists(paths.partition_state(TOPIC, 4)) is None
-    release(cluster)
-    await cluster.until(lambda: finished(cluster, 5))
-
-
 async def test_a_gainer_without_a_live_replica_gets_its_leader_when_a_broker_registers(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:

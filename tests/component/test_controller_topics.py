@@ -11,15 +11,12 @@ from anabranch.protocol.generated.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.stop_replica import StopReplicaRequest
-from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.protocol.types import ZERO_UUID
-from anabranch.runtime.env import NoNodeError, Watch
+from anabranch.runtime.env import Watch
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.topic import TopicZnode
-from anabranch.zk_schemas.znode import NO_ID
 from tests.support.controller.clusters import cluster_of, delete, states_sent
 from tests.support.controller.controller_cluster import ControllerCluster
 
@@ -76,20 +73,6 @@ async def test_a_broker_that_does_not_answer_makes_the_request_time_out(
     assert (await cluster.topic("slow")).partitions.keys() == {0, 1, 2}
 
 
-async def test_a_topic_written_by_hand_comes_online_and_is_completed(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    path = paths.topic("by-hand")
-    await cluster.store.create(path, b'{"version":1,"partitions":{"0":[1],"1":[2]},"note":"kept"}')
-    await cluster.until(
-        lambda: ("by-hand", 0) in cluster.brokers[1].led() and ("by-hand", 1) in cluster.brokers[2].led()
-    )
-    topic = await cluster.topic("by-hand")
-    assert topic.topic_id != NO_ID
-    assert not topic.absent
-    assert topic.extra == {"note": "kept"}
-
-
 async def test_a_deleted_topic_is_gone_everywhere_and_its_successor_has_another_id(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
@@ -142,29 +125,3 @@ async def test_a_topic_that_the_controller_has_not_read_yet_is_deleted(
     monkeypatch.setattr(session, "children", create_before)
     assert (await delete(cluster)).topic_id != ZERO_UUID
     assert await cluster.store.children(paths.TOPICS) == await cluster.store.children(paths.DELETE_TOPICS) == []
-
-
-async def test_deletion_waits_for_a_broker_that_is_away_and_resumes_with_a_new_controller(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    topic = await create(cluster, "t")
-    cluster.brokers[2].leave()
-    await cluster.until(lambda: len(cluster.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == 2)
-    response = await cluster.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000))
-    assert response.responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT
-    assert (await cluster.topic("t")).topic_id == topic.topic_id
-    refused = await cluster.request(creation("t"))
-    assert refused.topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
-    cluster.kill_controller(1000)
-    await cluster.start_controller(1001)
-    await cluster.brokers[2].register()
-
-    async def gone() -> bool:
-        try:
-            await cluster.store.get(paths.topic("t"))
-        except NoNodeError:
-            return await cluster.store.children(paths.DELETE_TOPICS) == []
-        return False
-
-    await cluster.until(gone)
-    assert any(request.topic_states for request in cluster.brokers[2].sent(StopReplicaRequest))

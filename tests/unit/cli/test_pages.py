@@ -17,7 +17,13 @@ from typing import Any
 import pytest
 
 from anabranch import ErrorCode, KafkaError, TopicPartition
-from anabranch.client.admin.types import MemberDescription, RetainedOnReplica, WithheldFor, WithheldPartition
+from anabranch.client.admin.types import (
+    MemberDescription,
+    ResizeGoal,
+    RetainedOnReplica,
+    WithheldFor,
+    WithheldPartition,
+)
 from anabranch.view import group_lag
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fake_admin import SHRUNK, FakeAdmin
@@ -70,6 +76,26 @@ STATES: dict[str, dict[str, Any]] = {
     "unknown": {"refusal": refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "t")},
     "impossible": {**GROWN, "refusal": refused(ErrorCode.INVALID_PARTITIONS, "t: never")},
     "internal": {**GROWN, "refusal": refused(ErrorCode.INVALID_REQUEST, "t: never")},
+    "marked-refused": {
+        **GROWN,
+        "refusal": refused(
+            ErrorCode.POLICY_VIOLATION, "t: partitions 4, 5 are marked; they go with delete.records.when.drained=true"
+        ),
+    },
+    "replaced": {"goal": ResizeGoal(4, 12)},
+    "dropped": {"goal": ResizeGoal(4, None)},
+    "exceeded": {"goal": ResizeGoal(8, None)},
+    "begun": {"goal": ResizeGoal(6, None)},
+    "queued": {"goal": ResizeGoal(4, 6)},
+    "followed": {"goal": ResizeGoal(6, 12)},
+    "splits-one": {**GROWN, "version": 3, "entries": {**SHRUNK["entries"], 4: [(0, {0: 0}), (2, {0: 2})]}},
+    "has-count": {
+        **SHRUNK,
+        "refusal": refused(ErrorCode.INVALID_PARTITIONS, "t: Topic already has 4 partitions."),
+        "groups": {"g": {4: 0, 5: 10}},
+        "ends": {4: (0, 10), 5: (0, 10)},
+    },
+    "compacted-plainly": COMPACTED,
     "advised": {"advice": {"t": "Producers that do not know ordered resize wrote to t."}},
     "compacted": {
         **COMPACTED,
