@@ -145,15 +145,6 @@ async def test_a_group_rebalances_after_its_assignment_timed_out(running: Runnin
     assert value(syncing).assignment == b"mine"
 
 
-async def test_a_commit_on_too_few_replicas_counts_but_is_not_acknowledged(running: Running) -> None:
-    await running.loaded()
-    running.log.hold = True
-    committing = commit(running, 7)
-    running.log.settle(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-    assert commit_error(committing) == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert fetched(running) == (7, 0)
-
-
 APPEND_ERRORS = [
     # the log's error, a commit's error, a syncing member's error (Kafka storeOffsets, storeGroup)
     (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE),
@@ -180,10 +171,13 @@ async def test_append_errors_are_mapped_as_in_kafka(
     joining = join(running)
     await pass_time(3.001)
     member_id = value(joining).member_id
+    commit(running, 7, group="simple")
     running.log.hold = True
-    committing = commit(running, 1, group="simple")
+    committing = commit(running, 8, group="simple")
     running.log.settle(error)
     assert commit_error(committing) == to_commit
+    is_written = error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    assert fetched(running, "simple") == (8 if is_written else 7, 0)
     syncing = sync(running, member_id, 1)
     running.log.settle(error)
     assert value(syncing).error_code == to_sync

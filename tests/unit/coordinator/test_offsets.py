@@ -43,14 +43,6 @@ def test_a_commit_with_a_generation_needs_a_group() -> None:
     assert driver.shard.groups == {}
 
 
-def test_a_static_member_that_was_replaced_cannot_commit() -> None:
-    driver = Driver()
-    (member_id,) = driver.stable_group("a", instance="i", v=5)
-    driver.join(instance="i", v=5)
-    fenced = driver.commit({("t", 0): 1}, member_id, 1, instance="i")
-    assert driver.commit_error(fenced) == ErrorCode.FENCED_INSTANCE_ID
-
-
 def test_a_commit_keeps_the_session_alive() -> None:
     driver = Driver()
     (member_id,) = driver.stable_group("a")

@@ -95,16 +95,6 @@ async def test_a_commit_is_acknowledged_once_the_log_has_committed_it(running: R
     assert fetched(running) == (7, 0)
 
 
-async def test_a_lost_commit_leaves_the_earlier_offset(running: Running) -> None:
-    await running.loaded()
-    commit(running, 7)
-    running.log.hold = True
-    committing = commit(running, 8)
-    running.log.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
-    assert commit_error(committing) == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert fetched(running) == (7, 0)
-
-
 async def test_outcomes_are_applied_in_the_order_of_the_writes(running: Running) -> None:
     await running.loaded()
     running.log.hold = True
@@ -404,18 +394,6 @@ async def test_a_deletion_visits_only_groups_that_committed_an_offset_of_the_top
     while running.log.waiting:
         running.log.settle()
     assert [fetched(running, group=group) for group in visited] == [(-1, 0), (-1, 0)]
-
-
-async def test_partitions_deleted_while_loading_are_removed_afterwards(running: Running) -> None:
-    running.log.records[0] = [offset_record(1), offset_record(1, partition=1)]
-    gate = running.log.gate = trio.Event()
-    running.coordinator.on_leader(0, 0)
-    await trio.testing.wait_all_tasks_blocked()
-    running.topics.missing.add("t")
-    running.coordinator.on_partitions_deleted({TopicPartition("t", 0): -1})
-    gate.set()
-    await trio.testing.wait_all_tasks_blocked()
-    assert fetched(running) == (-1, 0)
 
 
 async def test_expired_offsets_are_removed_with_their_group(running: Running) -> None:

@@ -212,14 +212,6 @@ def test_the_largest_timestamp_is_found_with_its_offset(log_fixture: LogFixture)
     assert find_time(log, None) == (START_MS + 10**6 + 1, 21, 1)
 
 
-def test_an_epoch_ends_where_the_next_known_epoch_begins(log_fixture: LogFixture) -> None:
-    log = log_fixture.create()
-    fill(log, 2, epoch=1)
-    fill(log, 2, epoch=4)
-    assert log.leader_epoch_cache.latest_epoch == 4
-    assert [log.end_offset_for_epoch(epoch) for epoch in (0, 1, 3, 4, 5)] == [(0, 0), (1, 4), (1, 4), (4, 8), (-1, -1)]
-
-
 # ---------------------------------------------------------------- watermarks
 
 
@@ -293,14 +285,6 @@ def test_retention_by_time_deletes_the_active_segment_too(log_fixture: LogFixtur
     assert log.append_as_leader(batch(b"next"), 0).base_offset == 6
 
 
-def test_retention_by_size_keeps_at_least_retention_bytes(log_fixture: LogFixture) -> None:
-    size = len(batch(b"a0", b"b0"))
-    log = log_fixture.create(retention_bytes=3 * size, segment_bytes=2 * size)
-    fill(log, 8)
-    assert log.delete_old_segments() == 2
-    assert (log.log_start_offset, log.size_bytes) == (8, 4 * size)
-
-
 def test_nothing_above_the_high_watermark_is_deleted(log_fixture: LogFixture) -> None:
     log = log_fixture.create(retention_ms=0, segment_bytes=TWO_BATCHES)
     for _ in range(6):
@@ -353,7 +337,7 @@ def test_a_follower_appends_batches_unchanged(log_fixture: LogFixture) -> None:
     sent = bytes(batch(b"a", b"b", base_offset=10, leader_epoch=2)) + bytes(batch(b"c", base_offset=14, leader_epoch=3))
     assert log.append_as_follower(sent + sent[:20]) == 15
     assert b"".join(bytes(each.buffer) for each in read_all(log)) == sent
-    assert log.end_offset_for_epoch(2) == (2, 14)
+    assert [log.end_offset_for_epoch(epoch) for epoch in (2, 3)] == [(2, 14), (3, 15)]
     assert code_of(log.append_as_follower, sent) == ErrorCode.CORRUPT_MESSAGE
 
 
