@@ -63,7 +63,7 @@ class DynamicConfig:
         """Whether a default that any topic may inherit has changed."""
         self.on_topics_changed: Callable[[Collection[str] | None], Awaitable[None]] = _apply_to_nothing
         """Awaited with the topics whose effective configuration changed; with None if any topic may be affected."""
-        self.on_values_changed: Callable[[], None] = lambda: None
+        self.on_values_changed: list[Callable[[], None]] = []
         """Called when ``values`` have changed."""
 
     # ------------------------------------------------------------ values in force
@@ -167,7 +167,8 @@ class DynamicConfig:
         self._all_unapplied |= defaults != self._topic_defaults
         self._topic_defaults = defaults
         if self.values != before:
-            self.on_values_changed()
+            for changed in self.on_values_changed:
+                changed()
 
     async def _apply_unapplied(self) -> None:
         """Apply the overrides that were read since the last call."""

@@ -13,6 +13,7 @@ from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.service import GroupCoordinator
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.dynamic_config import DynamicConfig
+from anabranch.broker.hosted_replicas import HostedReplicas
 from anabranch.broker.link.cluster_link import ClusterLink
 from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
 from anabranch.broker.metadata_cache import MetadataCache
@@ -21,27 +22,15 @@ from anabranch.broker.metrics.layout_refusals import LayoutRefusals
 from anabranch.broker.metrics.table import BROKER_METRICS
 from anabranch.broker.metrics.timestamp_refusals import TimestampRefusals
 from anabranch.broker.replicated_offsets_log import ReplicatedOffsetsLog
-from anabranch.broker.replication.delayed_fetch import DelayedFetch
-from anabranch.broker.replication.fetch_session import FetchSessionCache
-from anabranch.broker.replication.fetcher_config import FetcherConfig
-from anabranch.broker.replication.fetcher_per_leader import FetcherPerLeader
-from anabranch.broker.replication.flusher import Flusher
-from anabranch.broker.replication.isr_changes import VERSION as ALTER_PARTITION_VERSION
-from anabranch.broker.replication.isr_changes import IsrChanges
 from anabranch.broker.replication.layout_admission import StockConsumerRule
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.purgatory import Purgatory
-from anabranch.broker.replication.replica_manager import ReplicaManager
-from anabranch.broker.replication.services import SharedServices
 from anabranch.broker.replication.settings import take_over_settings
-from anabranch.broker.replication.throttle import ReplicationQuota
-from anabranch.broker.replication.waiting_fetches import WaitingFetches
 from anabranch.broker.retained_offsets import RetainedOffsets, retained_gauges
 from anabranch.broker.stock.producers import StockProducers
 from anabranch.broker.stock_consumer_facts import StockConsumerFacts
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from anabranch.protocol.generated.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from anabranch.protocol.generated.api_versions import ApiVersion
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.protocol.types import TopicPartition
@@ -70,16 +59,9 @@ class Node:
         self.config = config
         self.dynamic = dynamic
         self.env = env
-        self.zk = zk
-        self.cluster_id = cluster_id
         self.nursery = nursery
         self.advertised: list[ApiVersion] = []
-        self.on_values_changed: list[Callable[[], None]] = []
-        """Called when ``dynamic.values`` changed."""
-        self.flushes_on_ack = config.values.log_flush == "ack"
         self.metadata = MetadataCache()
-        self.state_change_lock = trio.Lock()
-        """Held while a LeaderAndIsr or StopReplica is applied, also while its configuration is read."""
         self.background = Background(env.clock, propagate_bugs=env.propagate_bugs)
         self.metrics = BrokerMetrics(lambda topic: topic in self.metadata.topics)
         self.background.show_in(self.metrics)
@@ -92,35 +74,30 @@ class Node:
             env.clock, values.ordered_delivery_stock_producers_silence_ms / 1000, self.metadata
         )
         self.purgatory = Purgatory(env.clock, self.background)
-        self.waiting_fetches: WaitingFetches[DelayedFetch] = WaitingFetches(values.waiting_fetches_max_bytes)
+        self.link = ClusterLink(config, env, zk, cluster_id, self.metadata, self.background, nursery)
         self.logs = LogManager(self._log_manager_config(), env, self.background)
-        self.link = ClusterLink(config, env, zk, self.metadata, self.background, nursery)
         self.link.controller.on_moved = dynamic.read_all_again
-        self.leader_addresses: dict[int, tuple[str, int]] = {}
-        """The addresses of leaders in LeaderAndIsr requests, used until UpdateMetadata has these addresses."""
-        self.isr_changes = IsrChanges(config.broker_id, lambda: self.link.broker_epoch, self._ask_for_isr)
-        self.leader_throttle = self._throttle(
-            lambda: dynamic.values.leader_replication_throttled_rate, "leader.replication.throttled.replicas"
-        )
-        self.follower_throttle = self._throttle(
-            lambda: dynamic.values.follower_replication_throttled_rate, "follower.replication.throttled.replicas"
-        )
-        self.follower_throttle.on_used = self._note_replicated
-        self.replicas = self._new_replica_manager()
-        self.groups = self._new_coordinator()
-        self.fetch_sessions = FetchSessionCache(
-            config.values.max_incremental_fetch_session_cache_slots,
-            config.values.max_incremental_fetch_session_cache_partitions,
-            env.clock,
-            env.rng,
+        self.hosted = HostedReplicas(
+            config,
+            dynamic,
+            env,
+            nursery,
+            self.background,
+            self.metadata,
+            self.metrics,
             self.purgatory,
+            self.logs,
+            self.link,
+            self,
         )
+        self.replicas = self.hosted.manager
+        self.groups = self._new_coordinator()
         self.stock_consumer_facts = StockConsumerFacts(
             env, config, dynamic, self.metadata, self.replicas, self.link.lineages, self.metrics
         )
         self.metadata.is_withheld = self._withholds
         dynamic.on_topics_changed = self._settings_changed
-        dynamic.on_values_changed = self._values_changed
+        dynamic.on_values_changed.append(self._reconfigure_logs)
         self.logs.cleaner.first_kept_epoch = self.first_kept_epoch
         self.retained_offsets = self._new_retained_offsets()
         self.metrics.gauges += self._gauges()
@@ -160,63 +137,12 @@ class Node:
         groups.observe_waits(self.metrics.hand_overs.observe)
         return groups
 
-    def _new_replica_manager(self) -> ReplicaManager:
-        config, env = self.config, self.env
-        services = SharedServices(
-            env.clock,
-            config.values.replica_lag_time_max_ms / 1000,
-            self.flushes_on_ack,
-            self.metadata,
-            self.isr_changes,
-            Flusher(self.nursery),
-            self.link.log_dir_failures.report,
-        )
-        fetchers = FetcherPerLeader(
-            FetcherConfig.of(config.values),
-            env.clock,
-            env.network,
-            self.nursery,
-            self._replication_address,
-            lambda: self.link.broker_epoch,
-            self.follower_throttle,
-            self.background,
-        )
-        return ReplicaManager(
-            config.broker_id, self.logs, self.metadata, self.dynamic, self, services, fetchers, self.background
-        )
-
     def _new_retained_offsets(self) -> RetainedOffsets:
         lease_ms = self.config.values.ordered_delivery_retention_waits_lease_ms
         retained = RetainedOffsets(self.replicas.hosted, self.env.clock, lease_ms, self.metrics)
         self.logs.maintenance.retained_from, self.logs.maintenance.on_expired = retained.retained_from, retained.expired
         self.metrics.labelled_gauges += retained_gauges(retained, self.logs.logs)
         return retained
-
-    def _throttle(self, rate: Callable[[], int], replicas_key: str) -> ReplicationQuota:
-        dynamic = self.dynamic
-        return ReplicationQuota(
-            self.config.broker_id,
-            self.env.clock,
-            rate,
-            lambda topic: dynamic.topic_value(topic, replicas_key),
-        )
-
-    def _note_replicated(self, key: TopicPartition, size_bytes: int) -> None:
-        self.metrics.traffic(key.topic).replication_bytes_in += size_bytes
-
-    def _replication_address(self, broker_id: int) -> tuple[str, int] | None:
-        endpoint = self.metadata.endpoint(broker_id, self.config.inter_broker_listener)
-        return self.leader_addresses.get(broker_id) if endpoint is None else (endpoint.host, endpoint.port)
-
-    async def _ask_for_isr(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        timeout_s = self.config.values.request_timeout_ms / 1000
-        response: AlterPartitionResponse = await self.link.controller.request(
-            request,
-            ALTER_PARTITION_VERSION,
-            timeout_s,
-            lambda answer: answer.error_code == ErrorCode.NOT_CONTROLLER,
-        )
-        return response
 
     # ------------------------------------------------------------ for handlers
 
@@ -282,15 +208,13 @@ class Node:
         return LogManagerConfig.of(
             self.dynamic.values,
             broker_id=self.config.broker_id,
-            cluster_id=self.cluster_id,
+            cluster_id=self.link.cluster_id,
             log_dirs=self.config.log_dirs,
             topic_defaults=self.dynamic.default_log_config,
         )
 
-    def _values_changed(self) -> None:
+    def _reconfigure_logs(self) -> None:
         self.logs.reconfigure(self._log_manager_config())
-        for changed in self.on_values_changed:
-            changed()
 
     async def _settings_changed(self, topics: Collection[str] | None) -> None:
         await take_over_settings(self.replicas, self.logs, self.dynamic, self.env.clock, topics)

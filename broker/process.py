@@ -88,19 +88,19 @@ async def _serve(
         node.nursery.start_soon(node.logs.run)
         node.nursery.start_soon(node.groups.run)
         node.nursery.start_soon(node.background.keep, "stock-consumer-facts", node.stock_consumer_facts.run)
-        node.nursery.start_soon(node.background.keep, "isr-changes", node.isr_changes.run)
+        node.nursery.start_soon(node.background.keep, "isr-changes", node.hosted.isr_changes.run)
         node.nursery.start_soon(node.background.keep, "log-dir-failures", node.link.log_dir_failures.run)
         # A replica that falls behind leaves the ISR within one and a half times the allowed lag.
         node.nursery.start_soon(node.replicas.watch_lag, node.config.values.replica_lag_time_max_ms / 2000)
         registration = Registrar(
-            node.zk,
+            node.link.zk,
             node.config.broker_id,
             lambda: describe(node.config, server.advertised(), node.env.clock.now_ms()),
             node.link.features.load,
             wait_s=2 * node.config.values.zookeeper_session_timeout_ms / 1000,
         )
         node.link.registration = registration
-        node.on_values_changed.append(registration.refresh)
+        node.dynamic.on_values_changed.append(registration.refresh)
         # While the session of the previous process lasts, this process gets no topics, and so accepts no clients.
         await registration.wait_for_old_session()
         await server.listen()

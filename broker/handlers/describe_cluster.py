@@ -23,7 +23,7 @@ def handle(ctx: RequestContext, request: DescribeClusterRequest) -> Answer:
         for broker, endpoint in metadata.endpoints(ctx.listener)
     ]
     response = DescribeClusterResponse(
-        cluster_id=ctx.node.cluster_id,
+        cluster_id=ctx.node.link.cluster_id,
         controller_id=metadata.controller_id(),
         brokers=brokers,
         active_controller=_active(ctx.node.link.controller.address),

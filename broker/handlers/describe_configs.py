@@ -183,7 +183,7 @@ def _dynamic(given: Mapping[str, str]) -> dict[str, str]:
 
 async def _read(ctx: RequestContext, path: str) -> dict[str, str]:
     try:
-        return ConfigZnode.decode(path, (await ctx.node.zk.get(path)).data).config
+        return ConfigZnode.decode(path, (await ctx.node.link.zk.get(path)).data).config
     except NoNodeError:
         return {}
 

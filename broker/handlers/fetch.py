@@ -62,7 +62,7 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
         reports_divergence=ctx.api_version >= 12,
         is_stock=request.replica_id == CONSUMER_REPLICA_ID and not ctx.keeps_order,
     )
-    read = FetchRead(ctx.node.replicas, ctx.node.leader_throttle, ctx.node.metrics, target, limits)
+    read = FetchRead(ctx.node.replicas, ctx.node.hosted.leader_throttle, ctx.node.metrics, target, limits)
     steps = read.run_in_steps()
     if is_large or len(target.dirty) > READ_AT_ONCE:
         return _answer_later(ctx, request, read, steps, None)
@@ -79,7 +79,7 @@ def _waiting(ctx: RequestContext, request: FetchRequest, read: FetchRead) -> Def
     if _is_enough(request, read):
         return _repeated_refusal(ctx, request, read)
     deadline = ctx.node.env.clock.monotonic() + request.max_wait_ms / 1000
-    kept = ctx.node.waiting_fetches
+    kept = ctx.node.hosted.waiting_fetches
     answer = DelayedFetch.park(ctx.node.purgatory, deadline, read, request.min_bytes, kept, ctx.session)
     answer.on_abandoned = read.target.abandon
     return answer
@@ -94,7 +94,7 @@ def _repeated_refusal(ctx: RequestContext, request: FetchRequest, read: FetchRea
     if not is_repeated or wait_ms <= 0 or len(read.target.partitions) > MOST_DELAYED:
         return None
     deadline = ctx.node.env.clock.monotonic() + wait_ms / 1000
-    return DelayedRefusal.park(ctx.node.purgatory, deadline, read, 1, ctx.node.waiting_fetches, ctx.session)
+    return DelayedRefusal.park(ctx.node.purgatory, deadline, read, 1, ctx.node.hosted.waiting_fetches, ctx.session)
 
 
 def _is_enough(request: FetchRequest, read: FetchRead) -> bool:
@@ -140,7 +140,7 @@ def _answer_later(
                 target.close()
             else:
                 if len(target.partitions) > READ_AT_ONCE and read.is_mostly_refused:
-                    ctx.node.fetch_sessions.remove(target.session_id)
+                    ctx.node.hosted.fetch_sessions.remove(target.session_id)
                 waiting = _waiting(ctx, request, read)
             if waiting is None:
                 return await with_pauses(read.response_in_steps())
@@ -177,7 +177,7 @@ async def _add_in_steps(ctx: RequestContext, request: FetchRequest, target: Fetc
                 await pause()
     for _ in target.add_in_steps(request):
         await pause()
-    if not isinstance(target, FetchSession) or ctx.node.fetch_sessions.count(target):
+    if not isinstance(target, FetchSession) or ctx.node.hosted.fetch_sessions.count(target):
         return True
     return request.session_epoch in _FULL_FETCHES  # answered without a session that can be continued
 
@@ -187,7 +187,7 @@ def _target(ctx: RequestContext, request: FetchRequest, is_large: bool) -> Fetch
 
     The partitions of a large request are added later.
     """
-    sessions = ctx.node.fetch_sessions
+    sessions = ctx.node.hosted.fetch_sessions
     if ctx.api_version < _FIRST_SESSION_VERSION:
         return _sessionless(ctx, request, is_large)
     if request.session_epoch in _FULL_FETCHES:
@@ -224,7 +224,7 @@ def _continue(
     """
     session.answer_parked()
     session.next_epoch()
-    ctx.node.fetch_sessions.touch(session, ctx.session.fetch_sessions)
+    ctx.node.hosted.fetch_sessions.touch(session, ctx.session.fetch_sessions)
     if is_large:
         return session
     session.forget(
@@ -233,7 +233,7 @@ def _continue(
         for partition in topic.partitions
     )
     session.add(request)
-    return session if ctx.node.fetch_sessions.count(session) else ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    return session if ctx.node.hosted.fetch_sessions.count(session) else ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 def _sessionless(ctx: RequestContext, request: FetchRequest, is_large: bool) -> FetchTarget:

@@ -33,7 +33,7 @@ def handle(ctx: RequestContext, request: LeaderAndIsrRequest) -> Answer:
 
     async def apply() -> LeaderAndIsrResponse:
         await node.link.registered.wait()
-        async with node.state_change_lock:
+        async with node.hosted.state_change_lock:
             for topic in request.topic_states:
                 layout_version = max(
                     (state.layout_version for state in topic.partition_states), default=NO_LAYOUT_VERSION
@@ -50,7 +50,9 @@ def handle(ctx: RequestContext, request: LeaderAndIsrRequest) -> Answer:
                         )
                 return LeaderAndIsrResponse(error_code=code)
             node.link.older_zookeeper.controller_accepted()
-            node.leader_addresses.update((live.broker_id, (live.host_name, live.port)) for live in request.live_leaders)
+            node.hosted.leader_addresses.update(
+                (live.broker_id, (live.host_name, live.port)) for live in request.live_leaders
+            )
             return LeaderAndIsrResponse(topics=await _apply(ctx, request))
 
     return node.later(apply, lambda error: LeaderAndIsrResponse(error_code=error.code))

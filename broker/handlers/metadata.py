@@ -216,7 +216,7 @@ def _response(ctx: RequestContext, request: MetadataRequest, topics: list[Metada
         for broker, endpoint in metadata.endpoints(ctx.listener)
     ]
     response = MetadataResponse(
-        brokers=brokers, cluster_id=ctx.node.cluster_id, controller_id=metadata.controller_id(), topics=topics
+        brokers=brokers, cluster_id=ctx.node.link.cluster_id, controller_id=metadata.controller_id(), topics=topics
     )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS

@@ -26,7 +26,7 @@ def handle(ctx: RequestContext, request: StopReplicaRequest) -> Answer:
 
     async def stop() -> StopReplicaResponse:
         await node.link.registered.wait()
-        async with node.state_change_lock:
+        async with node.hosted.state_change_lock:
             code = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
             if code is not ErrorCode.NONE:
                 return StopReplicaResponse(error_code=code)

@@ -28,10 +28,13 @@ class ClusterLink:
         config: BrokerConfig,
         env: Env,
         zk: ZkStore,
+        cluster_id: str,
         metadata: MetadataCache,
         background: Background,
         nursery: trio.Nursery,
     ) -> None:
+        self.zk = zk
+        self.cluster_id = cluster_id
         broker_id, silence_s = config.broker_id, config.values.controller_silence_ms / 1000
         self.controller = ControllerClient(env, zk, f"broker-{broker_id}", silence_s)
         self.controllers = RegisteredControllers(zk)

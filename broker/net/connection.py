@@ -228,7 +228,7 @@ class Connection:
     def _abandon(self) -> None:
         """End what only this connection's client waited for: fetch sessions, and answers that may be left out."""
         if self._session is not None:
-            self._node.fetch_sessions.connection_ended(self._session.fetch_sessions)
+            self._node.hosted.fetch_sessions.connection_ended(self._session.fetch_sessions)
         for slot in self._slots:
             if slot.awaited is not None and slot.awaited.on_abandoned is not None:
                 slot.awaited.on_abandoned()

@@ -51,7 +51,7 @@ async def offer_metrics(node: Node, server: Server, zk_latency: Histogram | None
         log_metrics(node.logs, node.env.clock.monotonic),
         network_metrics(node, server),
     ]
-    observed = Observed("broker", node.config.broker_id, node.env, metrics, node.background, node.zk, zk_latency)
+    observed = Observed("broker", node.config.broker_id, node.env, metrics, node.background, node.link.zk, zk_latency)
     metrics.gauges += [Gauge(BROKER_METRICS[name], observed.idle_share) for name in _IDLE]
     observed.health.checks += [lambda: _registration(node), lambda: _controller(node)]
     observed.check_loop(values.health_loop_lag_ms / 1000)

@@ -182,7 +182,7 @@ def _counts(node: Node, partitions: list[Partition]) -> Iterator[Metric]:
         "anabranch_logs_ahead_of_clock",
         node.logs.maintenance.logs_ahead,
     )
-    changes = node.isr_changes
+    changes = node.hosted.isr_changes
     yield BROKER_METRICS.value(f"{prefix}_isrshrinks", changes.shrinks)
     yield BROKER_METRICS.value(f"{prefix}_isrexpands", changes.expands)
     yield BROKER_METRICS.value(f"{prefix}_failedisrupdates", changes.refusals)
@@ -269,8 +269,8 @@ def network_metrics(node: Node, server: Server) -> Callable[[], Iterator[Metric 
         prefix = "kafka_network_socketserver"
         yield BROKER_METRICS.value(f"{prefix}_memorypoolused", budget.taken_bytes)
         yield BROKER_METRICS.value(f"{prefix}_memorypoolavailable", budget.free_bytes)
-        yield BROKER_METRICS.value("anabranch_waiting_fetches_bytes", node.waiting_fetches.parked_bytes)
-        yield BROKER_METRICS.value("anabranch_waiting_fetches_ended", node.waiting_fetches.ended)
+        yield BROKER_METRICS.value("anabranch_waiting_fetches_bytes", node.hosted.waiting_fetches.parked_bytes)
+        yield BROKER_METRICS.value("anabranch_waiting_fetches_ended", node.hosted.waiting_fetches.ended)
 
     return collect
 

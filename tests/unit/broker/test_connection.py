@@ -120,7 +120,7 @@ async def serve(seed: int, passes: int) -> tuple[bytes, int]:
         config=SimpleNamespace(values=values),
         decoded_requests=DecodedRequests(RequestLimits()),
         metrics=BrokerMetrics(),
-        fetch_sessions=SimpleNamespace(connection_ended=lambda owner: None),
+        hosted=SimpleNamespace(fetch_sessions=SimpleNamespace(connection_ended=lambda owner: None)),
         env=SimpleNamespace(clock=SimClock()),
     )
     connection = Connection(node, dispatcher, MemoryBudget(-1), "PLAINTEXT", stream, BufferPool())

@@ -124,7 +124,7 @@ def connection_of(
         config=SimpleNamespace(values=values),
         decoded_requests=decoded,
         metrics=BrokerMetrics(),
-        fetch_sessions=SimpleNamespace(connection_ended=lambda owner: None),
+        hosted=SimpleNamespace(fetch_sessions=SimpleNamespace(connection_ended=lambda owner: None)),
         env=SimpleNamespace(clock=SimClock()),
     )
     return Connection(node, dispatcher, budget, "PLAINTEXT", stream, BufferPool()), decoded

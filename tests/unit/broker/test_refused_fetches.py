@@ -46,11 +46,13 @@ class Reader:
         self.purgatory = Purgatory(self.cluster.clock)
         node = SimpleNamespace(
             replicas=Replicas(self.cluster[1]),
-            leader_throttle=self.cluster.throttle,
             metrics=self.cluster.metrics,
             purgatory=self.purgatory,
-            waiting_fetches=WaitingFetches(-1) if waiting is None else waiting,
-            fetch_sessions=None,
+            hosted=SimpleNamespace(
+                leader_throttle=self.cluster.throttle,
+                waiting_fetches=WaitingFetches(-1) if waiting is None else waiting,
+                fetch_sessions=None,
+            ),
             config=SimpleNamespace(values=SimpleNamespace(fetch_error_delay_ms=delay_ms, fetch_max_bytes=1 << 20)),
             env=SimpleNamespace(clock=self.cluster.clock, rng=random.Random(1)),
         )

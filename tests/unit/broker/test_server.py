@@ -66,7 +66,7 @@ def fake_node(values: SimpleNamespace, listeners: Mapping[str, FakeListener]) ->
         decoded_requests=DecodedRequests(),
         request_memory=MemoryBudget(-1),
         metrics=BrokerMetrics(),
-        fetch_sessions=SimpleNamespace(connection_ended=lambda owner: None),
+        hosted=SimpleNamespace(fetch_sessions=SimpleNamespace(connection_ended=lambda owner: None)),
         config=SimpleNamespace(
             values=known,
             inter_broker_listener="INTERNAL",

@@ -107,10 +107,9 @@ async def test_a_metadata_request_waits_once_for_all_topics_that_it_creates(
     )
     node: Any = SimpleNamespace(
         metadata=metadata,
-        cluster_id="c",
         config=SimpleNamespace(values=SimpleNamespace(auto_create_topics_enable=True)),
         env=SimpleNamespace(clock=clock),
-        link=SimpleNamespace(topic_creator=creator(silent, nursery)),
+        link=SimpleNamespace(cluster_id="c", topic_creator=creator(silent, nursery)),
         later=lambda work, _failed, may_stop: later(nursery, work),
     )
     names = [f"orders-{number}" for number in range(1_000)]
