@@ -17,7 +17,8 @@ A controller asks for every group that may read a topic, with its commits and po
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from anabranch.broker.coordinator.awaited_positions import NOTHING_KNOWN
 from anabranch.broker.coordinator.broker_services import Topics
@@ -55,6 +56,16 @@ REBALANCE = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
 # ---------------------------------------------------------------- answers to leaders
 
 
+class GroupAnswer(Protocol):
+    """A group's answer: ``look`` at all items of the question, ``ask`` once, then ``add`` all; in parts of any size."""
+
+    response: TopicReadersResponseGroup
+
+    def look(self, turn: Turn, items: Sequence[Any]) -> None: ...
+    def ask(self, turn: Turn) -> None: ...
+    def add(self, turn: Turn, items: Sequence[Any]) -> None: ...
+
+
 def candidates(turn: Turn, topic: TopicReadersRequestTopic, group_ids: Collection[str]) -> list[str]:
     """The groups that may read the topic; of a controller's question only those of ``group_ids``, unless it is empty.
 
@@ -67,16 +78,6 @@ def candidates(turn: Turn, topic: TopicReadersRequestTopic, group_ids: Collectio
     shard.counted.note_asked(topic.name, now_ms, now_ms - _lease_ms(turn))
     _forget_idle(turn, topic.name)
     return [*shard.groups, *_without_members(shard, topic.name)]
-
-
-def for_leader(
-    turn: Turn, group_id: str, topic: TopicReadersRequestTopic, topics: Topics
-) -> TopicReadersResponseGroup | None:
-    """The group with its positions, if leaders count it. Owners that report are asked for their positions."""
-    group = turn.shard.groups.get(group_id) or Group(group_id)
-    if not _is_counted(turn.shard, group, topic.name):
-        return None
-    return _group_of(turn, group, topic.name, topic.partition_indexes, topics)
 
 
 def counted_groups(turn: Turn, topic: str) -> list[Group]:
@@ -123,25 +124,43 @@ def _forget_idle(turn: Turn, topic: str) -> None:
                 del counted[group_id]
 
 
-def _group_of(
-    turn: Turn, group: Group, topic: str, partitions: Collection[int], topics: Topics
-) -> TopicReadersResponseGroup:
-    shard = turn.shard
-    tps = [TopicPartition(topic, index) for index in partitions]
-    reported = {tp for tp in tps if _is_reported(shard, group, tp)}
-    if reported:
-        ask_owners(turn, group, {tp: topics.incarnation(*tp) for tp in reported})
-    found = []
-    for tp in tps:
-        position = _report(group, tp, topics) if tp in reported else _commit(shard, group, tp, topics)
-        if position != NO_OFFSET or tp in reported:
-            found.append(
-                TopicReadersResponsePartition(
-                    partition_index=tp.partition, position=position, is_reported=tp in reported
+class LeaderAnswer:
+    """A group's answer to a leader. Owners that report are asked for their positions."""
+
+    def __init__(self, shard: Shard, group: Group, topic: str, topics: Topics) -> None:
+        self._group, self._topic, self._topics = group, topic, topics
+        self._reported: dict[TopicPartition, int] = {}
+        life = shard.counted.since.get(group.group_id, {}).get(topic, NO_TIMESTAMP)
+        self.response = TopicReadersResponseGroup(group_id=group.group_id, life=life)
+
+    def look(self, turn: Turn, items: Sequence[int]) -> None:
+        for index in items:
+            tp = TopicPartition(self._topic, index)
+            if _is_reported(turn.shard, self._group, tp):
+                self._reported[tp] = self._topics.incarnation(*tp)
+
+    def ask(self, turn: Turn) -> None:
+        if self._reported:
+            ask_owners(turn, self._group, self._reported)
+
+    def add(self, turn: Turn, items: Sequence[int]) -> None:
+        for index in items:
+            tp = TopicPartition(self._topic, index)
+            is_reported = tp in self._reported
+            if is_reported:
+                position = _report(self._group, tp, self._topics)
+            else:
+                position = _commit(turn.shard, self._group, tp, self._topics)
+            if position != NO_OFFSET or is_reported:
+                self.response.partitions.append(
+                    TopicReadersResponsePartition(partition_index=index, position=position, is_reported=is_reported)
                 )
-            )
-    life = shard.counted.since.get(group.group_id, {}).get(topic, NO_TIMESTAMP)
-    return TopicReadersResponseGroup(group_id=group.group_id, life=life, partitions=found)
+
+
+def for_leader(turn: Turn, group_id: str, topic: TopicReadersRequestTopic, topics: Topics) -> LeaderAnswer | None:
+    """The answer about a group, still without partitions; None if leaders do not count it."""
+    group = turn.shard.groups.get(group_id) or Group(group_id)
+    return LeaderAnswer(turn.shard, group, topic.name, topics) if _is_counted(turn.shard, group, topic.name) else None
 
 
 def _is_reported(shard: Shard, group: Group, tp: TopicPartition) -> bool:
@@ -170,50 +189,73 @@ def _commit(shard: Shard, group: Group, tp: TopicPartition, topics: Topics, inca
 # ---------------------------------------------------------------- answers to the controller
 
 
-def for_controller(
-    turn: Turn, group_id: str, topic: TopicReadersRequestTopic, topics: Topics, *, knows_positions: bool = True
-) -> TopicReadersResponseGroup | None:
-    """The group with its commits and positions, if it reads the topic or may read it.
+class ControllerAnswer:
+    """A group's answer to the controller, with commits and positions.
 
     Without ``knows_positions`` members cannot report their positions, and so no commit shows what they have processed.
     """
-    group = turn.shard.groups.get(group_id)
-    return None if group is None else _reader_of(turn, group, topic.name, topic.questions, topics, knows_positions)
+
+    def __init__(
+        self, response: TopicReadersResponseGroup, group: Group, topic: str, topics: Topics, *, is_subscribed: bool,
+        knows_positions: bool,
+    ) -> None:  # fmt: skip
+        self.response = response
+        self._group, self._topic, self._topics = group, topic, topics
+        self._is_subscribed, self._knows_positions = is_subscribed, knows_positions
+        self._due: dict[TopicPartition, int] = {}
+
+    def look(self, turn: Turn, items: Sequence[Question]) -> None:
+        for question in items:
+            tp = TopicPartition(self._topic, question.partition_index)
+            if 0 <= question.ask_from <= max(self._commit(turn, tp, question), 0):
+                self._due[tp] = question.incarnation
+
+    def ask(self, turn: Turn) -> None:
+        ask_owners(turn, self._group, self._due)  # once: each call takes as long as all that were asked for before
+
+    def add(self, turn: Turn, items: Sequence[Question]) -> None:
+        for question in items:
+            tp = TopicPartition(self._topic, question.partition_index)
+            known = NOTHING_KNOWN
+            if self._knows_positions:
+                known = known_of(turn.shard, self._group, tp, question.incarnation)
+            self.response.partitions.append(
+                TopicReadersResponsePartition(
+                    partition_index=tp.partition,
+                    position=known.position,
+                    is_reported=self._is_subscribed and known.awaits_report,
+                    committed_offset=self._commit(turn, tp, question),
+                    need_position=may_be_wanted(self._group, tp) or not self._knows_positions,
+                )
+            )
+
+    def _commit(self, turn: Turn, tp: TopicPartition, question: Question) -> int:
+        return _commit(turn.shard, self._group, tp, self._topics, question.incarnation)
 
 
-def _reader_of(
-    turn: Turn, group: Group, topic: str, questions: Collection[Question], topics: Topics, knows_positions: bool
-) -> TopicReadersResponseGroup | None:
-    shard, is_settled = turn.shard, group.state in (GroupState.STABLE, GroupState.EMPTY)
-    has_committed = group.group_id in shard.durable.committers.get(topic, ())
-    is_subscribed, unreadable_member = _subscription(shard, group, topic)
-    is_reading = is_subscribed or has_committed or any(tp.topic == topic for tp in group.pending_commits)
+def for_controller(
+    turn: Turn, group_id: str, topic: TopicReadersRequestTopic, topics: Topics, *, knows_positions: bool = True
+) -> ControllerAnswer | None:
+    """The answer about a group, still without partitions; None if it does not read the topic and may not read it."""
+    shard = turn.shard
+    group = shard.groups.get(group_id)
+    if group is None:
+        return None
+    has_committed = group_id in shard.durable.committers.get(topic.name, ())
+    is_subscribed, unreadable_member = _subscription(shard, group, topic.name)
+    is_reading = is_subscribed or has_committed or any(tp.topic == topic.name for tp in group.pending_commits)
     in_rebalance = group.protocol_type == CONSUMER_PROTOCOL_TYPE and group.state in REBALANCE
     if not (is_reading or unreadable_member or in_rebalance):
         return None
-    asked = {TopicPartition(topic, question.partition_index): question for question in questions}
-    commits = {tp: _commit(shard, group, tp, topics, question.incarnation) for tp, question in asked.items()}
-    due = {tp: question.incarnation for tp, question in asked.items() if 0 <= question.ask_from <= max(commits[tp], 0)}
-    ask_owners(turn, group, due)  # once: each call takes as long as all partitions that were asked for before
-    partitions = []
-    for tp, question in asked.items():
-        known = known_of(shard, group, tp, question.incarnation) if knows_positions else NOTHING_KNOWN
-        partitions.append(
-            TopicReadersResponsePartition(
-                partition_index=tp.partition,
-                position=known.position,
-                is_reported=is_subscribed and known.awaits_report,
-                committed_offset=commits[tp],
-                need_position=may_be_wanted(group, tp) or not knows_positions,
-            )
-        )
-    return TopicReadersResponseGroup(
-        group_id=group.group_id,
+    response = TopicReadersResponseGroup(
+        group_id=group_id,
         is_reading=is_reading,
         has_committed=has_committed,
-        is_settled=is_settled,
+        is_settled=group.state in (GroupState.STABLE, GroupState.EMPTY),
         unreadable_member=unreadable_member,
-        partitions=partitions,
+    )
+    return ControllerAnswer(
+        response, group, topic.name, topics, is_subscribed=is_subscribed, knows_positions=knows_positions
     )
 
 

@@ -91,7 +91,7 @@ class GroupCoordinator:
         self._creations = RecentCreations()
         self._leadership = Leadership(config, clock, log, self._timer, self._take_up, self._background, level)
         self._sweeps = Sweeps(clock, self._background)
-        self._long_answers = LongAnswers()
+        self._long_answers = LongAnswers(self._background)
         self._just_deleted: dict[TopicPartition, int] = {}
         """Partitions whose offsets have to be removed, each with its last incarnation."""
         self._just_loaded: dict[LoadedPartition, None] = {}
@@ -390,8 +390,12 @@ class GroupCoordinator:
         asked = ReaderQuestion(request, self._topics, knows_positions, self._now_ms, self._config.response_max_bytes)
         answer: Deferred[TopicReadersResponse] = Deferred()
 
+        def failed() -> TopicReadersResponse:
+            return TopicReadersResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+
         def make(found: list[Confirmed | None]) -> None:
-            self._long_answers.make(answer_in_steps(asked, [part for part in found if part is not None]), answer)
+            steps = answer_in_steps(asked, [part for part in found if part is not None])
+            self._long_answers.make("TopicReaders", steps, answer, failed)
 
         _gather(parts, lambda found: found).then(make)
         return answer

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
+import structlog.testing
 import trio
 
 from anabranch.broker.coordinator import reader_answers, readers
@@ -72,6 +74,67 @@ async def test_other_tasks_run_between_the_groups(
     assert len(answer.coordinators) == 1
 
 
+MANY = 100
+MANY_OF_LEADER = TopicReadersRequest(
+    topics=[TopicReadersRequestTopic(name="t", partition_indexes=[*range(MANY), *range(MANY)])]
+)
+MANY_OF_CONTROLLER = TopicReadersRequest(
+    group_ids=["g0"],
+    topics=[
+        TopicReadersRequestTopic(
+            name="t",
+            questions=[TopicReadersRequestQuestion(partition_index=index, ask_from=0) for index in range(MANY)],
+        )
+    ],
+)
+
+
+@pytest.mark.parametrize("request_", [MANY_OF_LEADER, MANY_OF_CONTROLLER], ids=["leader", "controller"])
+@pytest.mark.parametrize("changes", [0, 1, reader_answers.TRIES + 1])
+async def test_one_group_over_many_partitions_is_answered_in_pieces(
+    changes: int,
+    request_: TopicReadersRequest,
+    running: Running,
+    asked_of: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """If the group changes, its answer is begun again; after ``TRIES`` changes it is made in one piece."""
+    (shard,) = running.coordinator.shards()
+    for group in GROUPS[1:]:
+        del shard.groups[group]
+    items = [0]
+    for kind in (readers.LeaderAnswer, readers.ControllerAnswer):
+        for name in ("look", "add"):
+            do_it = getattr(kind, name)
+
+            def counting(self: Any, turn: Any, *, do: Any = do_it, **named: Any) -> None:
+                items[0] += len(named["items"])
+                do(self, turn, **named)
+
+            monkeypatch.setattr(kind, name, counting)
+    asking = running.coordinator.topic_readers(request_)
+    at_once = [items[0]]
+    left = changes
+    with trio.fail_after(60):
+        for number in itertools.count():
+            if asking.filled:
+                break
+            if number % 3 == 2 and left:
+                left -= 1
+                shard.groups["g0"].generation_id += 1
+            before = items[0]
+            await trio.lowlevel.checkpoint()
+            at_once.append(items[0] - before)
+    (group,) = value(asking).topics[0].groups
+    if request_ is MANY_OF_CONTROLLER:
+        assert [partition.partition_index for partition in group.partitions] == list(range(MANY))
+    if changes > reader_answers.TRIES:
+        assert max(at_once) >= MANY and len(asked_of) == reader_answers.TRIES + 1
+    else:
+        assert max(at_once) <= 2 * AT_ONCE, "two tasks of a pass run in any order"
+        assert len(asked_of) == changes + 1
+
+
 async def test_groups_that_another_broker_coordinates_now_are_left_out(running: Running, asked_of: list[str]) -> None:
     asking = running.coordinator.topic_readers(OF_LEADER)
     running.coordinator.on_not_leader(0, 5)
@@ -99,3 +162,29 @@ async def test_an_answer_is_not_made_for_a_client_that_is_gone(running: Running,
     asking.on_abandoned()
     await others_have_run()
     assert not asking.filled and len(asked_of) < len(GROUPS)
+
+
+@pytest.mark.parametrize("at", [1, 30], ids=["first piece", "later piece"])
+async def test_an_answer_that_cannot_be_made_is_an_error_and_others_are_made(
+    at: int, running: Running, asked_of: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = readers.for_leader
+    calls = itertools.count(1)
+
+    def failing(*arguments: Any) -> Any:
+        if next(calls) == at:
+            raise KeyError("g")
+        return look(*arguments)
+
+    monkeypatch.setattr(readers, "for_leader", failing)
+    with structlog.testing.capture_logs() as logs:
+        asking = running.coordinator.topic_readers(OF_LEADER)
+        await others_have_run()
+    answer = value(asking)
+    assert (answer.error_code, answer.topics) == (ErrorCode.UNKNOWN_SERVER_ERROR, [])
+    assert [(entry["event"], entry["task"], entry["item"]) for entry in logs] == [
+        ("background.failed", "long-answers", "TopicReaders")
+    ]
+    asking = running.coordinator.topic_readers(OF_LEADER)
+    await others_have_run()
+    assert len(value(asking).topics[0].groups) == len(GROUPS)
