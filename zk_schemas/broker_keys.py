@@ -278,9 +278,9 @@ class BrokerKeys(ProcessKeys):
         LONG,
         128 << 20,
         UNLIMITED,
-        doc="the memory of the members of all groups that a broker coordinates, most of it the metadata in their "
-        "JoinGroup requests; beyond it, a JoinGroup that needs more is answered COORDINATOR_NOT_AVAILABLE. "
-        "A quarter is for joins that need 10,000 bytes or less; -1: no limit",
+        doc="the memory of all groups with members that a broker coordinates, most of it the metadata and assignments "
+        "of their members; beyond it, a JoinGroup or SyncGroup that needs more is answered COORDINATOR_NOT_AVAILABLE. "
+        "A quarter is for those that need 10,000 bytes or less; 0: no group gets a member; -1: no limit",
     )
     fetch_max_bytes: int = declared(INT, 55 << 20, Between(1024), doc="the largest answer to a fetch of a consumer")
     fetch_error_delay_ms: int = declared(

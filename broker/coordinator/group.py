@@ -23,10 +23,11 @@ Protocols: TypeAlias = list[tuple[str, bytes]]
 """The assignment protocols that a member supports, the preferred one first, with the member's metadata for each."""
 
 
+GROUP_BYTES = 2_000
 MEMBER_BYTES = 1_000
 _PROTOCOL_BYTES = 150
 PENDING_BYTES = 200
-"""The objects of a member, of one of its protocols, and of a member id that was only sent, without their text."""
+"""The objects of a group, of a member, of one of its protocols, and of a member id that was only sent, without text."""
 
 
 def protocols_bytes(protocols: Protocols) -> int:
@@ -36,7 +37,7 @@ def protocols_bytes(protocols: Protocols) -> int:
 
 @dataclass(slots=True, eq=False)
 class MemberMemory:
-    """The memory that the members of the groups of one partition take, in bytes."""
+    """The memory that the groups with members of one partition take, in bytes."""
 
     taken_bytes: int = 0
 
@@ -93,7 +94,9 @@ class Group:
     memory: MemberMemory = field(default_factory=MemberMemory)
     """Where the members count."""
     kept_bytes: int = 0
-    """The memory of this group's members, and of the member ids that are expected."""
+    """The memory of this group: 0 without members and expected member ids, otherwise with the group's own objects."""
+    assigned_bytes: int = 0
+    """The length of the assignments of the latest generation."""
     state: GroupState = GroupState.EMPTY
     state_timestamp_ms: int = NO_TIMESTAMP
     generation_id: int = 0
@@ -145,6 +148,8 @@ class Group:
                     protocols=[(stored.protocol_name or "", stored_member.subscription)],
                 )
             )
+        if group.members:
+            group.note_assigned(sum(len(member.assignment) for member in stored.members.values()))
         group.leader_id = stored.leader_id if stored.leader_id in group.members else next(iter(group.members), None)
         if group.members:
             group.state = GroupState.STABLE
@@ -209,6 +214,8 @@ class Group:
             del self.static_members[instance_id]
         if self.leader_id == member_id:
             self.leader_id = next(iter(self.members), None)
+        if not self.members:
+            self.note_assigned(0)
         return member
 
     def rename_static(self, group_instance_id: str, new_member_id: str) -> Member:
@@ -242,6 +249,11 @@ class Group:
         self.pending_members[member_id] = self.wake_by(deadline_ms)
         self._keep(PENDING_BYTES + len(member_id))
 
+    def note_assigned(self, assigned_bytes: int) -> None:
+        """Count the assignments of a generation instead of those before."""
+        self._keep(assigned_bytes - self.assigned_bytes)
+        self.assigned_bytes = assigned_bytes
+
     def forget_pending(self, member_id: str) -> None:
         """Expect a member no longer."""
         if self.pending_members.pop(member_id, None) is not None:
@@ -266,6 +278,10 @@ class Group:
         return self.awaiting_join == len(self.members) and not self.pending_members
 
     def _keep(self, delta_bytes: int) -> None:
+        if self.kept_bytes == 0 and delta_bytes > 0:
+            delta_bytes += GROUP_BYTES
+        elif self.kept_bytes + delta_bytes == GROUP_BYTES:
+            delta_bytes -= GROUP_BYTES
         self.kept_bytes += delta_bytes
         self.memory.taken_bytes += delta_bytes
 

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from anabranch.broker.coordinator.broker_services import RequestOrigin
 from anabranch.broker.coordinator.durable import GroupRecord
 from anabranch.broker.coordinator.fencing import check_member
-from anabranch.broker.coordinator.group import MEMBER_BYTES, Group, Member, ParkedJoin, Protocols, protocols_bytes
+from anabranch.broker.coordinator.group import (
+    GROUP_BYTES,
+    MEMBER_BYTES,
+    Group,
+    Member,
+    ParkedJoin,
+    Protocols,
+    protocols_bytes,
+)
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.outcome import CoordinatorOutcome, Now, Then, Turn
 from anabranch.broker.coordinator.position_owners import refuse_poll
@@ -128,7 +136,7 @@ def _more_bytes(group: Group, joining: Joining) -> int:
         member_id = group.static_members.get(joining.instance_id, member_id)
     member = group.members.get(member_id)
     taken = -MEMBER_BYTES if member is None else protocols_bytes(member.protocols)
-    return protocols_bytes(joining.protocols) - taken
+    return protocols_bytes(joining.protocols) - taken + (0 if group.kept_bytes else GROUP_BYTES)
 
 
 def _join_new(turn: Turn, group: Group, joining: Joining) -> None:

@@ -43,7 +43,7 @@ class Shard:
     memory_elsewhere: Callable[[], int] = _none
     """The memory of the members in the other partitions that this broker coordinates."""
     on_refused: Callable[[], None] = _ignore_refusal
-    """Called when a join is refused because members take too much memory."""
+    """Called when a JoinGroup or SyncGroup is refused because groups take too much memory."""
     leader_epoch: int = NO_EPOCH
     """The leader epoch in which the partition was loaded."""
     position_answers: int = 0
@@ -52,7 +52,7 @@ class Shard:
     """Called when a member's wait for a position ends, with the seconds that the wait took."""
 
     def has_room(self, more_bytes: int) -> bool:
-        """Whether a member may take so much more memory (``group.members.max.bytes``)."""
+        """Whether members or assignments may take so much more memory (``group.members.max.bytes``)."""
         most = self.config.members_max_bytes
         if most < 0 or more_bytes <= 0:
             return True

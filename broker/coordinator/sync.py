@@ -1,7 +1,8 @@
 """SyncGroup 0-5.
 
 The leader's assignment is committed before any member gets it. v3 adds ``group.instance.id``. In v5 protocol type and
-protocol name are required and must match those of the group.
+protocol name are required and must match those of the group. A leader whose assignments find no room
+(``group.members.max.bytes``) gets COORDINATOR_NOT_AVAILABLE, which clients retry.
 """
 
 from __future__ import annotations
@@ -36,6 +37,12 @@ def sync_group(turn: Turn, token: Token, api_version: int, request: SyncGroupReq
         turn.out.reply(token, sync_error(found))
         return
     group, member = found
+    assigned_bytes = sum(len(assigned.assignment) for assigned in request.assignments)
+    assigns = group.state is not GroupState.STABLE and member.member_id == group.leader_id
+    if assigns and not turn.shard.has_room(assigned_bytes - group.assigned_bytes):
+        turn.shard.on_refused()
+        turn.out.reply(token, sync_error(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        return
     synced(group, member.member_id)
     if group.state is GroupState.STABLE:
         group.keep_alive(member, turn.now.monotonic_ms)
@@ -43,7 +50,8 @@ def sync_group(turn: Turn, token: Token, api_version: int, request: SyncGroupReq
         return
     refuse_sync(turn, group, member, ErrorCode.REBALANCE_IN_PROGRESS)  # the request that this one repeats
     member.sync = token
-    if member.member_id == group.leader_id and not group.assignment_in_flight:
+    if assigns and not group.assignment_in_flight:
+        group.note_assigned(assigned_bytes)
         group.assignment_in_flight = True
         assignments = {assigned.member_id: assigned.assignment for assigned in request.assignments}
         record = GroupRecord(group.group_id, stored_generation(group, assignments))

@@ -27,7 +27,7 @@ BROKER_METRICS = MetricTable(
     ),
     gauge(
         "anabranch_group_members_bytes",
-        "Memory of the members of groups coordinated here (group.members.max.bytes)",
+        "Memory of the groups with members that are coordinated here (group.members.max.bytes)",
     ),
     histogram(
         "anabranch_hand_over_seconds",
@@ -55,7 +55,7 @@ BROKER_METRICS = MetricTable(
     counter("anabranch_messages_out", "Offsets of record batches in answers to consumers, by topic", ("topic",)),
     counter("anabranch_offset_commits", "OffsetCommit requests to this coordinator"),
     gauge("anabranch_partition_leader_epoch", "The leader epoch of a partition led here", ("topic", "partition")),
-    counter("anabranch_refused_joins", "JoinGroup requests refused because of group.members.max.bytes"),
+    counter("anabranch_refused_joins", "JoinGroup and SyncGroup requests refused because of group.members.max.bytes"),
     gauge(
         "anabranch_retained_bytes",
         "Bytes older than retention.ms that partitions led here keep, because the group has not read all of them",

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from anabranch.broker.coordinator.config import GroupConfig
+from anabranch.broker.coordinator.group import GROUP_BYTES
 from anabranch.protocol.errors import ErrorCode
 from tests.unit.coordinator.calls import join
 from tests.unit.coordinator.conftest import Running
-from tests.unit.coordinator.driver import Driver
+from tests.unit.coordinator.driver import GROUP, Driver
 
 CLIENTS = 1_000
 METADATA = bytes(10_000)
-LIMIT = 50 * (len(METADATA) + 2_000)
+LIMIT = 50 * (len(METADATA) + 5_000)
 
 
 def test_joins_of_many_clients_that_wait_take_bounded_memory() -> None:
@@ -69,6 +70,47 @@ def test_member_ids_that_nobody_uses_count_until_they_are_forgotten() -> None:
     assert LIMIT - 10_000 <= driver.shard.memory.taken_bytes <= LIMIT + 10_000
     driver.advance(60_000)
     assert driver.shard.memory.taken_bytes == 0
+
+
+def test_assignments_count_until_the_group_has_no_members() -> None:
+    driver = Driver(GroupConfig(members_max_bytes=LIMIT))
+    (leader,) = driver.stable_group("c")
+    before = driver.shard.memory.taken_bytes
+
+    def assign(length: int) -> ErrorCode:
+        joined = driver.join(leader)
+        return driver.error(driver.sync(leader, driver.replies[joined].generation_id, {leader: bytes(length)}))
+
+    assert assign(100_000) is ErrorCode.NONE
+    assert driver.shard.memory.taken_bytes == before + 100_000 - len(leader)
+    assert assign(LIMIT) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert assign(90_000) is ErrorCode.NONE, "a shorter one needs nothing more"
+    assert driver.restarted().shard.memory.taken_bytes == before + 90_000 - len(leader)
+    driver.advance(60_000)  # the member sends no heartbeat
+    assert driver.shard.memory.taken_bytes == 0
+
+
+def test_a_leader_whose_assignments_find_no_room_is_not_waited_for_for_ever() -> None:
+    driver = Driver(GroupConfig(members_max_bytes=LIMIT))
+    leader, follower = driver.stable_group("a", "b")
+    joins = [driver.join(leader), driver.join(follower)]
+    generation = driver.replies[joins[0]].generation_id
+    waiting = driver.sync(follower, generation)
+    assert driver.error(driver.sync(leader, generation, {leader: bytes(LIMIT)})) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    for _ in range(20):
+        driver.advance(2_000)
+        driver.heartbeat(leader, generation)
+    assert driver.error(waiting) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert leader not in driver.shard.groups[GROUP].members
+
+
+def test_a_group_counts_while_it_has_members() -> None:
+    driver = Driver(GroupConfig(members_max_bytes=LIMIT))
+    driver.stable_group("a", "b")
+    driver.stable_group("a", group="other")
+    members = sum(member.kept_bytes for group in driver.shard.groups.values() for member in group.members.values())
+    assigned = sum(group.assigned_bytes for group in driver.shard.groups.values())
+    assert driver.shard.memory.taken_bytes == members + assigned + 2 * GROUP_BYTES
 
 
 def test_there_may_be_no_limit() -> None:

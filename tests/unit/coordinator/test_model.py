@@ -19,7 +19,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.durable import GroupRecord
-from anabranch.broker.coordinator.group import PENDING_BYTES
+from anabranch.broker.coordinator.group import GROUP_BYTES, PENDING_BYTES
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.join import UNKNOWN_MEMBER_ID
 from anabranch.broker.coordinator.membership import release_groups
@@ -228,11 +228,20 @@ class GroupMachine(RuleBasedStateMachine):
         assert durable.committers == committers
 
     @invariant()
-    def the_memory_of_the_members_is_counted(self) -> None:
+    def the_memory_of_groups_is_counted(self) -> None:
         shard = self.driver.shard
         members = sum(m.kept_bytes for group in shard.groups.values() for m in group.members.values())
         pending = sum(PENDING_BYTES + len(i) for group in shard.groups.values() for i in group.pending_members)
-        assert shard.memory.taken_bytes == members + pending
+        of_groups = sum(
+            GROUP_BYTES + group.assigned_bytes
+            for group in shard.groups.values()
+            if group.members or group.pending_members
+        )
+        assert shard.memory.taken_bytes == members + pending + of_groups
+        for group in shard.groups.values():
+            stored = shard.durable.generations.get(group.group_id)
+            if group.state is GroupState.STABLE and stored is not None:
+                assert group.assigned_bytes >= sum(len(member.assignment) for member in stored.members.values())
 
     @invariant()
     def generations_never_go_back(self) -> None:
