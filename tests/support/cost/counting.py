@@ -2,8 +2,9 @@
 
 ``Counter.counting`` counts, by the process of the running task:
 
-- ``calls``: calls of Python functions of the software; ``calls in trio`` and ``calls in the library`` are those of trio
-  and of the standard library.
+- ``calls``: calls of Python functions of the software; ``calls in trio`` and ``calls in the library`` are those that it
+  makes in trio and in the standard library. What the simulation calls there is not counted, nor what trio's runner does
+  between two steps.
 - ``C calls``: calls of built-in functions by the software.
 - ``files``: files of the software that were entered; ``changes of file``: how often a call or a return went from one
   file of the software to another.
@@ -65,6 +66,9 @@ class _Steps(trio.abc.Instrument):
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         self._counting.enter(task.context.get(scheduler._process))
 
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._counting.leave()
+
 
 class ProcessCounts:
     """The counts of some processes, by their names."""
@@ -77,6 +81,8 @@ class ProcessCounts:
         self._last_file = ""
         self._now: Counter[str] | None = None
         self._now_files: Counter[str] = Counter()
+        self._in_environment: FrameType | None = None
+        """The outermost running call of the simulation that the software made."""
         self.found: Counts = {name: Counter() for name in processes}
 
     def enter(self, tasks: scheduler.SimTasks | None) -> None:
@@ -86,6 +92,10 @@ class ProcessCounts:
         if name is not None:
             self._now, self._now_files = self.found[name], self.files[name]
             self._now["steps"] += 1
+
+    def leave(self) -> None:
+        """The step ends."""
+        self._now = self._in_environment = None
 
     def _kind(self, code: CodeType) -> str:
         kind = self._kinds.get(code)
@@ -108,8 +118,11 @@ class ProcessCounts:
                 caller = frame.f_back
                 if caller is not None and self._kind(caller.f_code) == _SOFTWARE_KIND:
                     now[code.co_qualname] += 1
-            elif kind != _OTHER:
+                    self._in_environment = self._in_environment or frame
+            elif kind != _OTHER and self._in_environment is None:
                 now[f"calls in {'trio' if kind == _TRIO_KIND else 'the library'}"] += 1
+        elif event == "return" and frame is self._in_environment:
+            self._in_environment = None
         elif kind == _SOFTWARE_KIND:
             if event == "c_call":
                 now["C calls"] += 1

@@ -135,14 +135,16 @@ def produce() -> bytes:
 
 
 @asynccontextmanager
-async def staged(brokers: int, configs: dict[str, str]) -> AsyncIterator[Stage]:
+async def staged(brokers: int, configs: dict[str, str], flush: str) -> AsyncIterator[Stage]:
     async with trio.open_nursery() as nursery:
         cluster = SimCluster(nursery, seed=0)
         cluster.fabric.delay_s = lambda: 0.001
         cluster.fabric.split = lambda count: count
         await cluster.start_controller(1000)
         for broker_id in range(1, brokers + 1):
-            await cluster.start_broker(broker_id, offsets_topic_replication_factor=1, offsets_topic_num_partitions=1)
+            await cluster.start_broker(
+                broker_id, log_flush=flush, offsets_topic_replication_factor=1, offsets_topic_num_partitions=1
+            )
         async with Admin(bootstrap_servers=cluster.bootstrap_servers, env=cluster.client_env("admin")) as admin:
             await admin.create_topics([NewTopic(TOPIC, 1, brokers, configs)])
             described = (await admin.describe_topics([TOPIC]))[TOPIC]
@@ -291,11 +293,14 @@ class Kind(NamedTuple):
     work: Work
     brokers: int = 1
     configs: dict[str, str] = {}
+    flush: str = "os"
+    """The value of ``log.flush``."""
 
 
 WORKS: dict[str, Kind] = {
     "produce, one replica, unordered topic": Kind(produces, 1, UNORDERED),
     "produce, one replica": Kind(produces),
+    "produce, one replica, on disk before the answer": Kind(produces, flush="ack"),
     "produce, three replicas": Kind(produces, 3, {"min.insync.replicas": "3"}),
     "fetch with data": Kind(fetches),
     "produce that completes a parked fetch": Kind(completes_a_parked_fetch),
@@ -307,7 +312,7 @@ WORKS: dict[str, Kind] = {
 
 
 async def _staged(kind: Kind) -> Stage:
-    async with staged(kind.brokers, kind.configs) as stage:
+    async with staged(kind.brokers, kind.configs, kind.flush) as stage:
         with trio.fail_after(LIMIT_S):
             await kind.work(stage)
     return stage
