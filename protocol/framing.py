@@ -21,10 +21,12 @@ from anabranch.protocol.primitives import DecodeError, EncodeError, bad_length, 
 from anabranch.protocol.types import Part
 
 BUFFER_BYTES: Final = 64 * 1024
-SMALL_PARTIAL_BYTES: Final = BUFFER_BYTES // 16
-"""A partial frame of at most this many bytes is kept as it is, without the rest of a buffer."""
+LARGE_BUFFER_BYTES: Final = 4 * BUFFER_BYTES
+"""The size of the buffers for connections whose frames fit into it, and not into ``BUFFER_BYTES``."""
 GROWTH: Final = 16
 """A buffer grows to the size of its frame, but at most to this many times the bytes that have arrived."""
+SMALL_PARTIAL_BYTES: Final = BUFFER_BYTES // GROWTH
+"""A partial frame of at most this many bytes is kept as it is, without a buffer of ``BUFFER_BYTES``."""
 MOST_GROWTH_BYTES: Final = 4 * 1024 * 1024
 """A buffer grows at most by this much at once: memory that is not mapped yet takes 0.5 ms for a mebibyte."""
 _ZEROS: Final = memoryview(bytes(MOST_GROWTH_BYTES))
@@ -82,29 +84,36 @@ class UnsupportedRequestError(FrameError):
 
 
 class BufferPool:
-    """Buffers of 64 KiB for the connections of one process.
+    """Buffers of ``BUFFER_BYTES`` and ``LARGE_BUFFER_BYTES`` for the connections of one process.
 
-    A buffer may be given back while it still has views; ``take`` skips it until the views are released.
+    The buffers of each size take at most the memory of ``max_buffers`` small buffers. A buffer may be given back while
+    it still has views; ``take`` skips it until the views are released.
     """
 
     _TRIES = 4
 
     def __init__(self, max_buffers: int = 64) -> None:
-        self._buffers: deque[bytearray] = deque(maxlen=max_buffers)
+        self._buffers: dict[int, deque[bytearray]] = {
+            size: deque(maxlen=max_buffers * BUFFER_BYTES // size) for size in (BUFFER_BYTES, LARGE_BUFFER_BYTES)
+        }
 
-    def take(self) -> bytearray:
-        """A buffer that has no views."""
-        for _ in range(min(self._TRIES, len(self._buffers))):
-            buffer = self._buffers.popleft()
+    def take(self, size: int = BUFFER_BYTES) -> bytearray:
+        """A buffer of ``size`` bytes that has no views."""
+        buffers = self._buffers.get(size)
+        if buffers is None:
+            return bytearray(size)
+        for _ in range(min(self._TRIES, len(buffers))):
+            buffer = buffers.popleft()
             if _is_unused(buffer):
                 return buffer
-            self._buffers.append(buffer)
-        return bytearray(BUFFER_BYTES)
+            buffers.append(buffer)
+        return bytearray(size)
 
     def give(self, buffer: bytearray) -> None:
         """Take a buffer back. A buffer of another size is dropped; a full pool drops its oldest buffer."""
-        if len(buffer) == BUFFER_BYTES:
-            self._buffers.append(buffer)
+        buffers = self._buffers.get(len(buffer))
+        if buffers is not None:
+            buffers.append(buffer)
 
 
 def _is_unused(buffer: bytearray) -> bool:
@@ -124,19 +133,33 @@ _NOTHING: Final = memoryview(b"")
 class FrameReader:
     """Cuts a byte stream into frames without copying them."""
 
-    __slots__ = ("_buffer", "_end", "_max_frame_bytes", "_pool", "_small_partial", "_start", "_view")
+    __slots__ = (
+        "_buffer",
+        "_buffer_bytes",
+        "_end",
+        "_max_frame_bytes",
+        "_pool",
+        "_small_partial",
+        "_start",
+        "_unchecked_bytes",
+        "_view",
+    )
 
     limited_by: ClassVar[str] = ""
     """The config key of ``max_frame_bytes``, if it has one."""
 
     def __init__(self, max_frame_bytes: int, pool: BufferPool | None = None) -> None:
         self._max_frame_bytes = max_frame_bytes
-        self._pool = pool or BufferPool()
+        self._unchecked_bytes = max_frame_bytes
+        """A frame of at most this size is accepted without ``_check_size``."""
+        self._pool = pool or BufferPool(max_buffers=16)
         self._buffer: bytearray | None = None
         self._small_partial = b""
         self._view = _NOTHING
         self._start = 0
         self._end = 0
+        self._buffer_bytes = BUFFER_BYTES
+        """The size of the next buffer: a connection's next frames are probably as large as its last ones."""
 
     @property
     def idle(self) -> bool:
@@ -154,7 +177,7 @@ class FrameReader:
         ``moves`` is what ``moves()`` returned, if the caller has asked.
         """
         if self._buffer is None:
-            self._adopt(self._pool.take(), self._small_partial)
+            self._adopt(self._pool.take(self._buffer_bytes), self._small_partial)
             self._small_partial = b""
             return self._view[self._end :]
         if size := self.moves() if moves is None else moves:
@@ -187,9 +210,11 @@ class FrameReader:
         if held < SIZE_BYTES:
             self._keep_small(held)
             return None
-        size = self._frame_size()
+        size: int = _read_size(self._view, self._start)[0]
+        if not 0 <= size <= self._unchecked_bytes:
+            self._check_size(size)
         if held < SIZE_BYTES + size:
-            if held <= SMALL_PARTIAL_BYTES:
+            if GROWTH * held <= self._buffer_bytes:
                 self._keep_small(held)
             return None
         begin = self._start + SIZE_BYTES
@@ -204,18 +229,25 @@ class FrameReader:
 
     def _frame_size(self) -> int:
         size: int = _read_size(self._view, self._start)[0]
+        self._check_size(size)
+        return size
+
+    def _check_size(self, size: int) -> None:
+        """Raise FrameError for the size of a frame that is not accepted. The frame begins at ``_start``."""
         if size < 0 or size > self._max_frame_bytes:
             other = _other_protocol(bytes(self._view[self._start : self._start + SIZE_BYTES]))
             if other is not None:
                 raise FrameError(f"the other side speaks {other}, not Kafka's protocol")
             key = f" ({self.limited_by})" if self.limited_by else ""
             raise FrameError(f"frame of {size} bytes; 0 to {self._max_frame_bytes} are accepted{key}")
-        return size
 
     def _keep_small(self, held: int) -> None:
         """Give the buffer back, and keep only the partial frame in it, if there is one."""
         if self._buffer is not None:
-            self._small_partial = bytes(self._view[self._start : self._end]) if held else b""
+            if held:
+                self._small_partial = bytes(self._view[self._start : self._end])
+            elif self._end <= BUFFER_BYTES:
+                self._buffer_bytes = BUFFER_BYTES
             self._let_go()
 
     def _move(self, size: int) -> None:
@@ -223,7 +255,11 @@ class FrameReader:
         if self._start == 0 and self._grow(size):
             return
         partial = self._view[self._start : self._end]
-        target = self._pool.take() if size <= BUFFER_BYTES else bytearray(size)
+        is_large = BUFFER_BYTES < size <= LARGE_BUFFER_BYTES
+        self._buffer_bytes = LARGE_BUFFER_BYTES if is_large else BUFFER_BYTES
+        if size < self._buffer_bytes <= GROWTH * len(partial):
+            size = self._buffer_bytes
+        target = self._pool.take(size)
         self._let_go()
         self._adopt(target, partial)
         partial.release()
@@ -232,7 +268,7 @@ class FrameReader:
         """Grow a large buffer in place; False if it is a small one, or has other views."""
         buffer = self._buffer
         assert buffer is not None
-        if len(buffer) <= BUFFER_BYTES:
+        if len(buffer) <= LARGE_BUFFER_BYTES:
             return False
         self._view.release()
         try:
@@ -469,25 +505,24 @@ class ServerConnection(FrameReader):
     Produce request of the same size.
     """
 
-    __slots__ = ("_always_allowed", "_limits")
+    __slots__ = ("_limits",)
 
     limited_by: ClassVar[str] = "socket.request.max.bytes"
 
     def __init__(self, limits: RequestLimits = DEFAULT_LIMITS, pool: BufferPool | None = None) -> None:
         super().__init__(limits.max_bytes, pool)
         self._limits = limits
-        self._always_allowed = limits.smallest
+        self._unchecked_bytes = min(limits.smallest, limits.max_bytes)
 
-    def _frame_size(self) -> int:
-        size = super()._frame_size()
-        if size > self._always_allowed and self._end - self._start >= SIZE_BYTES + 2:
+    def _check_size(self, size: int) -> None:
+        super()._check_size(size)
+        if size > self._unchecked_bytes and self._end - self._start >= SIZE_BYTES + 2:
             api_key: int = _read_int16(self._view, self._start + SIZE_BYTES)[0]
             most, config_key = self._limits.of_bytes(api_key)
             if size > most:
                 api = API_BY_NUMBER.get(api_key)
                 name = f"API {api_key}" if api is None else ApiKey(api_key).name
                 raise FrameError(f"{name} request of {size} bytes; {most} are accepted ({config_key})")
-        return size
 
     def next_request(self) -> Request | None:
         """The next whole request, or None: receive more. FrameError and DecodeError mean: close the connection.

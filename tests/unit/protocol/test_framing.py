@@ -10,6 +10,7 @@ from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.framing import (
     BUFFER_BYTES,
     GROWTH,
+    LARGE_BUFFER_BYTES,
     SMALL_PARTIAL_BYTES,
     BufferPool,
     ClientConnection,
@@ -245,6 +246,54 @@ def test_a_buffer_is_not_used_again_while_its_records_are_held() -> None:
     held = feed(connection, wire(produce(100, b"a"), 9))
     more = [feed(connection, wire(produce(100, fill), 9))[0] for fill in (b"b", b"c", b"d")]
     assert [records_of(request) for request in held + more] == [fill * 100 for fill in (b"a", b"b", b"c", b"d")]
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (BUFFER_BYTES - 100, BUFFER_BYTES),
+        (BUFFER_BYTES + 1, LARGE_BUFFER_BYTES),
+        (LARGE_BUFFER_BYTES - 100, LARGE_BUFFER_BYTES),
+        (LARGE_BUFFER_BYTES + 1, BUFFER_BYTES),
+    ],
+)
+def test_a_connection_receives_into_buffers_that_fit_its_frames(size: int, expected: int) -> None:
+    pool = BufferPool()
+    connection = ServerConnection(pool=pool)
+    frame = wire(produce(size), 9)
+    feed(connection, frame)
+    assert len(connection.buffer()) == expected
+    connection.close()
+    pooled = pool.take(expected)
+    assert len(pooled) == expected
+    pool.give(pooled)
+    feed(connection, frame)
+    assert pool.take(expected) is pooled
+    feed(connection, wire(MetadataRequest(), 9))
+    assert len(connection.buffer()) == BUFFER_BYTES
+
+
+def test_a_part_of_a_frame_never_fills_the_next_buffer() -> None:
+    frame = wire(produce(2 * BUFFER_BYTES), 9)
+    most = LARGE_BUFFER_BYTES // GROWTH
+    for sent in (most - 1, most, most + 1):
+        connection = ServerConnection()
+        feed(connection, frame)
+        feed(connection, frame[:sent])
+        assert connection.idle == (sent <= most)
+        assert len(connection.buffer()) == LARGE_BUFFER_BYTES - sent
+        (request,) = feed(connection, frame[sent:])
+        assert len(records_of(request)) == 2 * BUFFER_BYTES
+
+
+def test_a_pool_keeps_at_most_the_same_memory_in_buffers_of_each_size() -> None:
+    pool = BufferPool(max_buffers=16)
+    for size, most in ((BUFFER_BYTES, 16), (LARGE_BUFFER_BYTES, 4), (2 * BUFFER_BYTES, 0)):
+        buffers = [pool.take(size) for _ in range(most + 1)]
+        for buffer in buffers:
+            pool.give(buffer)
+        kept = [pool.take(size) for _ in range(most + 1)]
+        assert sum(any(found is buffer for buffer in buffers) for found in kept) == most
 
 
 def test_a_pool_keeps_a_bounded_number_of_buffers() -> None:
