@@ -70,12 +70,14 @@ class OsFileRange:
 class OsFile:
     """One open file. Its errors name its path."""
 
-    __slots__ = ("_commits", "_descriptor", "_path")
+    __slots__ = ("_commits", "_descriptor", "_path", "_size")
 
     def __init__(self, path: str, descriptor: Descriptor, commits: GroupCommits) -> None:
         self._path = path
         self._descriptor: Descriptor | None = descriptor
         self._commits = commits
+        self._size: int | None = None
+        """The size after the last ``append``, while nothing else changes the file through this object."""
 
     @property
     def path(self) -> str:
@@ -92,7 +94,9 @@ class OsFile:
 
     def append(self, data: Buffer) -> None:
         fd = self._open.fd
-        size = os.fstat(fd).st_size
+        size, self._size = self._size, None
+        if size is None:
+            size = os.fstat(fd).st_size
         try:
             _pwrite_all(fd, size, data)
         except OSError as error:
@@ -100,6 +104,7 @@ class OsFile:
                 os.ftruncate(fd, size)
             error.filename = self._path
             raise
+        self._size = size + len(data)
 
     def pread(self, offset: int, length: int) -> bytes:
         try:
@@ -116,6 +121,7 @@ class OsFile:
         await trio.to_thread.run_sync(read_through, descriptor.fd, offset, length)
 
     def pwrite(self, offset: int, data: Buffer) -> None:
+        self._size = None
         try:
             _pwrite_all(self._open.fd, offset, data)
         except OSError as error:
@@ -123,6 +129,7 @@ class OsFile:
             raise
 
     def truncate(self, size: int) -> None:
+        self._size = None
         try:
             os.ftruncate(self._open.fd, size)
         except OSError as error:
@@ -131,6 +138,7 @@ class OsFile:
 
     async def cut(self, size: int) -> None:
         descriptor = self._open  # it stays open meanwhile
+        self._size = None
         try:
             await trio.to_thread.run_sync(os.ftruncate, descriptor.fd, size)
         except OSError as error:

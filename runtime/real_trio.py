@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import time
+from collections.abc import Callable
 
 import trio
 
@@ -14,12 +15,16 @@ from anabranch.runtime.os_sockets import DEFAULT_KEEP_ALIVE_S, AddressInfo, Sock
 
 
 class TrioClock:
-    """The system's clocks. ``monotonic`` is trio's clock, as for deadlines. In tests, a mock clock moves the time."""
+    """The system's clocks. ``monotonic`` is trio's clock, as for deadlines. In tests, a mock clock moves the time.
+
+    The clock is that of the run of trio in which it is made: it is read very often.
+    """
+
+    def __init__(self) -> None:
+        self.monotonic: Callable[[], float] = trio.lowlevel.current_clock().current_time
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
-
-    monotonic = staticmethod(trio.current_time)
 
 
 async def _resolve(host: str, port: int, passive: bool) -> AddressInfo:

@@ -40,6 +40,27 @@ def test_the_bytes_of_a_failed_append_are_truncated(tmp_path: Path) -> None:
     assert answer.stdout.strip() == "600 b'xxxxxxxxxx'"
 
 
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        (lambda file: file.truncate(1), b"1"),
+        (lambda file: file.pwrite(3, b"4567"), b"1234567"),
+        (lambda file: trio.run(file.cut, 2), b"12"),
+        (lambda file: file.size(), b"123"),
+    ],
+)
+def test_bytes_are_appended_at_the_end_also_after_another_change(
+    tmp_path: Path, change: Callable[[File], object], left: bytes
+) -> None:
+    file = OsStorage().open(str(tmp_path / "file"), create=True)
+    file.append(b"12")
+    file.append(b"3")
+    change(file)
+    file.append(b"end")
+    file.append(b"!")
+    assert (tmp_path / "file").read_bytes() == left + b"end!"
+
+
 def test_a_descriptor_closes_with_its_last_range(tmp_path: Path) -> None:
     storage: Storage = RealStorage()
     file = storage.open(str(tmp_path / "f"), create=True)
