@@ -42,7 +42,7 @@ class Layout(NamedTuple):
 
     def closes(self, partition: int) -> bool:
         """Whether the partition is marked for deletion. An unknown layout, with counts of -1, closes nothing."""
-        return self.undeleted_partition_count >= 0 and not self.counts(partition)
+        return 0 <= self.undeleted_partition_count <= partition
 
     def takes(self, partition: int, named: StoredLayout) -> bool:
         """Whether a partition of this layout accepts a batch that was placed by the layout ``named`` (rule 10)."""

@@ -460,7 +460,7 @@ class RecordBatch:
 
     def ensure_valid(self) -> None:
         """Raise CorruptRecordError when the CRC does not match."""
-        computed = self.compute_crc()
+        computed = crc32.iscsi(self.buffer[CRC_START:])
         if computed != self.crc:
             raise CorruptRecordError(
                 f"batch at offset {self.base_offset}: CRC32C is {computed:#010x}, the header says {self.crc:#010x}"
@@ -677,10 +677,14 @@ def iter_batches(
         pos += length
 
 
+_BASE_OFFSET = struct.Struct(">q")
+_EPOCH = struct.Struct(">i")
+
+
 def set_base_offset(buf: bytearray | memoryview, offset: int, leader_epoch: int) -> None:
     """Write base offset and leader epoch into the batch at the start of a buffer; the CRC covers neither field."""
-    struct.pack_into(">q", buf, 0, offset)
-    struct.pack_into(">i", buf, LENGTH_PREFIX_BYTES, leader_epoch)
+    _BASE_OFFSET.pack_into(buf, 0, offset)
+    _EPOCH.pack_into(buf, LENGTH_PREFIX_BYTES, leader_epoch)
 
 
 def set_log_append_time(buf: bytearray | memoryview, timestamp_ms: int) -> None:

@@ -10,13 +10,10 @@ class MemoryBudget:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
+        self.limited = limit_bytes > 0
+        """Whether there is a limit."""
         self._taken_bytes = 0
         self._room = WakeUps()
-
-    @property
-    def limited(self) -> bool:
-        """Whether there is a limit."""
-        return self._limit_bytes > 0
 
     @property
     def taken_bytes(self) -> int:

@@ -230,7 +230,7 @@ class SocketStream(_Socket):
 
 def _not_empty(parts: Sequence[Part]) -> deque[Part]:
     """The parts that are not empty: after MSG_MORE the kernel waits for more bytes, so each part must have some."""
-    return deque(part for part in parts if len(part))
+    return deque([part for part in parts if len(part)])
 
 
 def _descriptor(part: Part) -> int | None:

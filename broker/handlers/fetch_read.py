@@ -47,6 +47,7 @@ class FetchRead:
 
     __slots__ = (
         "_diverges",
+        "_is_follower",
         "_metrics",
         "_offset_counts",
         "_replicas",
@@ -71,6 +72,7 @@ class FetchRead:
         self._throttle = throttle
         self._metrics = metrics
         self.limits = limits
+        self._is_follower = limits.is_follower
         self._results: dict[TopicPartition, PartitionData | ErrorCode] = {}
         """A refused partition has only its error here: a request may name very many that do not exist."""
         self._offset_counts: dict[TopicPartition, int] = {}
@@ -115,8 +117,9 @@ class FetchRead:
             yield None
 
     def _begin(self) -> list[TopicPartition]:
-        self.size_bytes = sum(_size(result) for key, result in self._results.items() if key not in self.target.dirty)
-        return list(self.target.dirty)
+        dirty = self.target.dirty
+        self.size_bytes = sum([_size(result) for key, result in self._results.items() if key not in dirty])
+        return list(dirty)
 
     def _look_at(self, key: TopicPartition, waits: bool) -> None:
         state = self.target.partitions.get(key)
@@ -137,7 +140,7 @@ class FetchRead:
         try:
             partition = self._replicas.leader(key, state.current_leader_epoch)
             replica_id = self.limits.replica_id
-            if self.limits.is_follower and replica_id not in partition.replicas:
+            if self._is_follower and replica_id not in partition.replicas:
                 raise KafkaError(
                     ErrorCode.REPLICA_NOT_AVAILABLE,
                     f"{partition.key}: broker {replica_id} is not among the replicas {list(partition.replicas)}",
@@ -164,12 +167,13 @@ class FetchRead:
         max_bytes = max(0, min(state.max_bytes, limits.max_bytes - self.size_bytes))
         at_least_one = self.size_bytes == 0
         is_throttled = False
-        if limits.is_follower:
+        if self._is_follower:
             upper_bound = log.log_end_offset
             if not log.log_start_offset <= offset <= upper_bound:
                 outside = f"fetch offset {offset} is outside [{log.log_start_offset}, {upper_bound}]"
                 raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition.key}: {outside}")
-            self._note_progress(partition, state)
+            if state.is_new:
+                self._note_progress(partition, state)
             in_sync = limits.replica_id in partition.isr
             is_throttled = not in_sync and self._throttle.is_throttled(partition.key)
             if is_throttled:
@@ -179,7 +183,9 @@ class FetchRead:
         else:
             offset = partition.readable_offset(offset)
             # A new leader's watermark lags: a consumer above the watermark has to wait.
-            upper_bound = _below(end, log.last_stable_offset if limits.read_committed else log.high_watermark)
+            upper_bound = log.last_stable_offset if limits.read_committed else log.high_watermark
+            if end is not None:
+                upper_bound = min(upper_bound, end)
             self._note_withheld(
                 partition.key, is_withheld=end is not None and upper_bound <= offset < log.high_watermark
             )
@@ -210,12 +216,11 @@ class FetchRead:
 
     def _note_progress(self, partition: Partition, state: FetchedPartition) -> None:
         """Note a follower's fetch offset as its log end, unless the follower diverges (KAFKA-13141)."""
-        if state.is_new:
-            state.is_new = False
-            limits = self.limits
-            partition.follower_fetched(
-                limits.replica_id, limits.replica_epoch, state.fetch_offset, state.follower_log_start_offset
-            )
+        state.is_new = False
+        limits = self.limits
+        partition.follower_fetched(
+            limits.replica_id, limits.replica_epoch, state.fetch_offset, state.follower_log_start_offset
+        )
 
     def _diverging(self, partition: Partition, state: FetchedPartition) -> EpochEndOffset | None:
         if state.last_fetched_epoch < 0 or not self.limits.reports_divergence:
@@ -245,10 +250,13 @@ class FetchRead:
                 AbortedTransaction(producer_id=txn.producer_id, first_offset=txn.first_offset)
                 for txn in read.aborted_transactions
             ]
+        high_watermark, last_stable_offset = log.high_watermark, log.last_stable_offset
+        if end is not None:
+            high_watermark, last_stable_offset = min(high_watermark, end), min(last_stable_offset, end)
         return PartitionData(
             partition_index=key.partition,
-            high_watermark=_below(end, log.high_watermark),
-            last_stable_offset=_below(end, log.last_stable_offset),
+            high_watermark=high_watermark,
+            last_stable_offset=last_stable_offset,
             log_start_offset=log.log_start_offset,
             diverging_epoch=diverging,
             aborted_transactions=aborted,
@@ -261,7 +269,7 @@ class FetchRead:
 
     def response_in_steps(self) -> Generator[None, None, FetchResponse]:
         """Like ``response``, but one partition a step. What is not needed any more is freed in the same steps."""
-        target, metrics, is_follower = self.target, self._metrics, self.limits.is_follower
+        target, metrics, is_follower = self.target, self._metrics, self._is_follower
         target.delayed = None
         is_session = target.session_id != INVALID_SESSION_ID
         topics: dict[str, list[PartitionData]] = {}
@@ -307,10 +315,6 @@ def _refused(key: TopicPartition, error: ErrorCode) -> PartitionData:
         aborted_transactions=None,
         records=b"",
     )
-
-
-def _below(end: int | None, offset: int) -> int:
-    return offset if end is None else min(offset, end)
 
 
 def _size(result: PartitionData | ErrorCode) -> int:

@@ -143,7 +143,7 @@ def _append(ctx: RequestContext, batch: _Batch, acks: int) -> Part:
     try:
         records = _usable_records(ctx, batch)
         if batch.layout is None:
-            stock.note_write(session, batch.key)
+            stock.note_write(session, batch.key, ctx.begun)
         examined = partition.examine(
             records, all_in_sync=acks == ACKS_ALL, connection=session.connection, read=batch.read
         )
@@ -225,6 +225,7 @@ def _park(ctx: RequestContext, partition: Partition, batch: _Batch, acks: int, e
     parked_until = ctx.node.env.clock.monotonic() + park_ms / 1000
 
     def append() -> Part:
+        later.begun = later.node.env.clock.monotonic()  # not of ``ctx``, which holds the request's large batches
         return _append(later, copied, acks)
 
     parked = ParkedBatch(

@@ -17,8 +17,7 @@ from anabranch.protocol.records import RecordBatch
 from anabranch.runtime.env import FileRange
 
 
-@dataclass(frozen=True, slots=True)
-class AppendResult:
+class AppendResult(NamedTuple):
     """The offsets of an appended batch. ``log_append_time_ms`` is -1 unless the topic uses the broker's timestamps."""
 
     base_offset: int
@@ -45,17 +44,13 @@ class Examined(NamedTuple):
     """Whether the batch is the next of its producer, so that its sequence needs no check."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogRead:
+class LogRead(NamedTuple):
     """A read's result. ``records`` begins with the batch that holds ``fetch_offset``; the last batch may be cut off."""
 
     fetch_offset: int
     records: FileRange | bytes
     offset_count: int
     """The number of offsets in ``records`` from ``fetch_offset`` on; exact if all batches have the same count."""
-    high_watermark: int
-    last_stable_offset: int
-    log_start_offset: int
     aborted_transactions: list[AbortedTxn] | None = None
     """None unless requested (read_committed)."""
 

@@ -262,7 +262,7 @@ class PartitionLog:
         """The segment for a batch: the active one, or a new one if a roll is due. An ``OSError`` changes nothing."""
         if self._segments.must_roll(length, last_offset, max_timestamp, now_ms):
             self._roll(base_of_next(self.log_end_offset, base_offset, last_offset), now_ms)
-        return self._segments.active
+        return self._segments.items[-1]
 
     def _repeated(self, batch: RecordBatch, now_ms: int, connection: ProducerConnection | None) -> BatchMetadata | None:
         """The batch of an earlier epoch that ``batch`` repeats; None if there is none. Raises KAFKA_STORAGE_ERROR."""
@@ -343,15 +343,7 @@ class PartitionLog:
                 aborted = self._segments.aborted(offset, upper_bound, waits) if found.records else []
         except OSError as error:
             raise self._durability.storage_error("read", error) from error
-        return LogRead(
-            offset,
-            found.records,
-            found.offset_count,
-            self.high_watermark,
-            self.last_stable_offset,
-            self.log_start_offset,
-            aborted,
-        )
+        return LogRead(offset, found.records, found.offset_count, aborted)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) for OffsetForLeaderEpoch, (-1, -1) when not known (KIP-101, KIP-279)."""

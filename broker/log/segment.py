@@ -198,8 +198,12 @@ class LogSegment:
     @property
     def is_open(self) -> bool:
         """Whether the file is open and the indexes are in memory."""
-        indexes = (self.offset_index, self.time_index, self.txn_index)
-        return self._file is not None and all(index.is_loaded for index in indexes)
+        return (
+            self._file is not None
+            and self.offset_index.is_loaded
+            and self.time_index.is_loaded
+            and self.txn_index.is_loaded
+        )
 
     def check_open(self) -> None:
         """Raise ``ColdError`` when ``open`` may wait for the disk."""

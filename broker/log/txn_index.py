@@ -42,7 +42,7 @@ class TxnIndex(IndexFile):
 
     @property
     def is_loaded(self) -> bool:
-        return super().is_loaded or self._is_empty
+        return self._data is not None or self._is_empty
 
     def append(self, txn: AbortedTxn) -> None:
         """Add a transaction whose marker is in this segment. If writing it fails, the next ``write`` writes it."""

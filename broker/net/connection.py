@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import structlog
 import trio
@@ -35,8 +35,6 @@ from anabranch.protocol.framing import (
     encode_response,
 )
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
-from anabranch.protocol.generated.fetch import FetchRequest
-from anabranch.protocol.generated.produce import ProduceRequest
 from anabranch.protocol.message import Message, has_more_items
 from anabranch.protocol.named_items import has_one_item
 from anabranch.protocol.own_tags import withholder
@@ -125,7 +123,7 @@ class _Slot:
             self.withhold.at_once(response)
 
 
-def cost_of_parts(size: int, body: ProduceRequest) -> int:
+def cost_of_parts(size: int, body: Any) -> int:
     """The cost of decoding and handling the parts of a Produce request of ``size`` bytes, without its records."""
     parts = len(body.topic_data)
     for topic in body.topic_data:
@@ -143,6 +141,7 @@ class Connection:
     __slots__ = (
         "_answer_bytes",
         "_budget",
+        "_clock",
         "_closed_because",
         "_decoded",
         "_dispatcher",
@@ -173,6 +172,7 @@ class Connection:
         self, node: Node, dispatcher: Dispatcher, budget: MemoryBudget, listener: str, stream: Stream, pool: BufferPool
     ) -> None:
         self._node = node
+        self._clock = node.env.clock
         self._metrics = node.metrics
         self._dispatcher = dispatcher
         self._budget = budget
@@ -202,7 +202,7 @@ class Connection:
         self._sending = False
         self._closed_because: str | None = None
         self.client_host = host_of(stream.peer)
-        self.last_active = node.env.clock.monotonic()
+        self.last_active = self._clock.monotonic()
         self.frame_since: float | None = None
         """The time when the first byte of an incomplete frame arrived."""
 
@@ -289,7 +289,8 @@ class Connection:
     async def _receive(self) -> None:
         frames, shared, moved = self._frames, self._turns, 0
         if frames.idle:
-            self._settle_budget(0)
+            if self._taken_bytes:
+                self._settle_budget(0)
             await self._stream.wait_readable()
         elif moved := frames.moves():
             await shared.take(moved)
@@ -303,8 +304,10 @@ class Connection:
             self.close("closed by the client")
             return
         frames.received(received)
-        now = self.last_active = self._node.env.clock.monotonic()
+        now = self.last_active = self._clock.monotonic()
         served = unyielded_bytes = 0
+        has_waited = False
+        """Whether other work was done since ``now``."""
         while self._closed_because is None:
             frame = frames.next_frame()
             if frame is None:
@@ -315,21 +318,27 @@ class Connection:
                 shared.left -= cost
             else:
                 await shared.pause(cost)
+                has_waited = True
             request = await self._decoded.read(frame, self._stream.has_ended)
             self._served_bytes, self._served_key = request.decoded_bytes, request.header.api_key
+            if request.decoded_bytes:
+                has_waited = True
             if is_produce:
-                shared.left -= cost_of_parts(request.size, cast(ProduceRequest, request.body))
+                shared.left -= cost_of_parts(request.size, request.body)
             served += 1
             unyielded_bytes += request.size
             if served % _REQUESTS_PER_YIELD == 0 or unyielded_bytes > LARGE_FRAME_BYTES:
-                unyielded_bytes = 0
+                unyielded_bytes, has_waited = 0, True
                 await trio.lowlevel.checkpoint()
-            is_answered_alone = await self._serve(request, now)
+            begun = self._clock.monotonic() if has_waited else now
+            is_answered_alone = await self._serve(request, now, begun)
+            has_waited = True  # for the request before
             large_arrays = request.large_arrays
             del request
             if large_arrays is not None:
                 await free(large_arrays)
-            self._free_served()
+            if self._served_bytes:
+                self._free_served()
             if is_answered_alone:
                 await self._wait_until(lambda: not self._slots)
             elif len(self._slots) >= MAX_SLOTS:
@@ -349,7 +358,7 @@ class Connection:
             self._budget.take(delta_bytes)
             self._answer_bytes += delta_bytes
 
-    async def _serve(self, request: Request, arrived: float) -> bool:
+    async def _serve(self, request: Request, arrived: float, begun: float) -> bool:
         """Apply a request. Returns whether it has to be answered before the next one is read."""
         header = request.header
         session = self._session
@@ -368,16 +377,16 @@ class Connection:
             header.asks_for_own_tags,
         )
         ctx.request_bytes = request.size
-        clock = self._node.env.clock
-        ctx.arrived, ctx.begun = arrived, clock.monotonic()
+        ctx.arrived, ctx.begun = arrived, begun
+        body: Any = request.body
         if header.api_key == ApiKey.FETCH:
-            ctx.is_follower = cast(FetchRequest, request.body).replica_id >= 0
+            ctx.is_follower = body.replica_id >= 0
         if request.unsupported:
             ctx.api_version = 0
             answer: Any = self._dispatcher.unsupported_api_versions(ctx, ApiVersionsRequest())
         else:
-            answer = await self._handle(ctx, request.body)
-        handled = clock.monotonic()
+            answer = await self._handle(ctx, body)
+        handled = self._clock.monotonic()
         if answer is None:
             self._note_answered(ctx, arrived, ctx.begun, handled, handled, handled)
             return False
@@ -398,9 +407,10 @@ class Connection:
         node = self._node
         if ctx.api_key == ApiKey.PRODUCE and (large := await large_batches.find(body)):
             ctx.large_batches = await large_batches.read(node.replicas, node.env.clock, ctx.session, large)
-        if not has_one_item(ctx.api_key, body):
+        has_one = has_one_item(ctx.api_key, body)
+        if not has_one:
             await large_requests.leave_each_once(ctx, body)
-        if ctx.request_bytes < large_requests.LEAST_BYTES:
+        if not large_requests.may_be_cut(ctx.api_key, ctx.request_bytes, has_one_item=has_one):
             return self._dispatcher.handle(ctx, body)
         try:
             return await large_requests.serve(
@@ -421,23 +431,24 @@ class Connection:
 
         def fill(response: Any) -> None:
             slot.awaited = None  # the answer refers to the slot: no cycle may keep the response in memory
-            self._free_decoded(slot)
+            if slot.decoded_bytes:
+                self._free_decoded(slot)
             if not isinstance(response, EncodedAnswer):
                 self._metrics.note_response(slot.api_key, response)
-            slot.fill(response, self._node.env.clock.monotonic())
+            slot.fill(response, self._clock.monotonic())
             if self._slots and self._slots[0] is slot:
                 self._ready()
 
         answer.then(fill)
 
-    @property
-    def _has_ready(self) -> bool:
-        return bool(self._slots) and self._slots[0].response is not None and self._closed_because is None
+    def _first_ready(self) -> _Slot | None:
+        """The first slot, if its response can be sent now."""
+        slots = self._slots
+        return slots[0] if slots and slots[0].response is not None and self._closed_because is None else None
 
     def _ready(self) -> None:
         """Send the first responses that are ready; the writer task sends the bytes that the socket does not take."""
-        while self._has_ready:
-            slot = self._slots[0]
+        while (slot := self._first_ready()) is not None:
             if slot.rest is not None:
                 return
             if not slot.has_many_items:
@@ -452,13 +463,17 @@ class Connection:
                     self._nursery.start_soon(self._write)
                 return
             self._answered()
+            if not self._slots:
+                return
 
     def _answered(self) -> None:
         """Remove the first slot, whose response was sent."""
         slot = self._slots.pop(0)
-        self._count_answer(-slot.counted_bytes)
-        self._note_progress()
-        now = self.last_active = self._node.env.clock.monotonic()
+        if slot.counted_bytes:
+            self._count_answer(-slot.counted_bytes)
+        if self._progress is not None:
+            self._progress.set()
+        now = self.last_active = self._clock.monotonic()
         self._note_answered(slot, slot.arrived, slot.begun, slot.handled, slot.filled, now)
 
     def _note_answered(self, of: _Slot | RequestContext, *times: float) -> None:
@@ -481,7 +496,7 @@ class Connection:
         try:
             while self._closed_because is None:
                 self._wake_writer = trio.Event()
-                while self._has_ready:
+                while self._first_ready() is not None:
                     await self._write_first()
                 await self._wake_writer.wait()
         except OSError as error:

@@ -18,7 +18,7 @@ from anabranch.broker.net.joined_answer import AnswerError, EncodedAnswer, Joine
 from anabranch.broker.request.context import Answer, CloseConnectionError, RequestContext
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.generated.sync_group import SyncGroupRequest
-from anabranch.protocol.named_items import ITEMS_A_STEP, REFUSED, Repeated, each_once
+from anabranch.protocol.named_items import ITEMS_A_STEP, NAMED, REFUSED, Repeated, each_once
 from anabranch.runtime.turns import pause
 
 LEAST_BYTES = 512
@@ -64,6 +64,15 @@ CUTS: dict[int, tuple[Cut, ...]] = {
     ApiKey.DELETE_ACLS: (Cut(("filters",), ("filter_results",)),),
     ApiKey.DESCRIBE_WITHHELD: (_INDEXES,),
 }
+
+
+MOST_BYTES_OF_ONE = 32 * _BYTES_AS_AN_ITEM
+"""A smaller request is not cut if it has at most one item in each array, and if ``each_once`` knows its arrays."""
+
+
+def may_be_cut(api_key: int, size: int, *, has_one_item: bool) -> bool:
+    """Whether a request of ``size`` bytes may have to be cut, judged without a look at its items."""
+    return size >= LEAST_BYTES and not (has_one_item and size < MOST_BYTES_OF_ONE and api_key in NAMED)
 
 
 def cut_of(api_key: int, request: Any) -> Cut | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -22,9 +23,8 @@ class Answered(Protocol):
     correlation_id: int
 
 
-def is_on() -> bool:
-    """Whether requests are logged."""
-    return _level.isEnabledFor(logging.DEBUG)
+is_on = partial(_level.isEnabledFor, logging.DEBUG)
+"""Whether requests are logged."""
 
 
 def answered(

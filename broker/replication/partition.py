@@ -460,8 +460,8 @@ class Partition:
         target = isr.high_watermark(self.durable_end_offset, self._waited_for(), self.progress)
         return self.log.advance_high_watermark(target)
 
-    def _others_in_sync(self) -> Iterable[int]:
-        return (replica for replica in self.isr if replica != self.local_id)
+    def _others_in_sync(self) -> list[int]:
+        return [replica for replica in self.isr if replica != self.local_id]
 
     def _waited_for(self) -> Collection[int]:
         """The replicas that must have a record before it is committed: committed and pending ISR (KIP-497).

@@ -146,7 +146,7 @@ class ReplicaManager:
 
         Raises UNKNOWN_TOPIC_OR_PARTITION 3, NOT_LEADER_OR_FOLLOWER 6, FENCED_LEADER_EPOCH 74, UNKNOWN_LEADER_EPOCH 75.
         """
-        partition = self.replica(key)
+        partition = self._partitions.get(key) or self.replica(key)
         partition.check_leader(current_leader_epoch)
         return partition
 

@@ -151,14 +151,14 @@ class StockProducers:
         silence_s = self._silence_s
         return now - since < silence_s and since - silence_s < self._written_at[topic] <= since
 
-    def note_write(self, session: ClientSession, key: TopicPartition) -> None:
+    def note_write(self, session: ClientSession, key: TopicPartition, now: float) -> None:
         """Note that a stock producer sends a batch for a partition."""
         order = session.retry_orders.get(key)
         if order is not None and order.is_over:
             del session.retry_orders[key]  # otherwise every batch on this connection would be decoded
         topic = key.topic
         self._written_at.pop(topic, None)
-        self._written_at[topic] = self._clock.monotonic()
+        self._written_at[topic] = now
         if len(self._written_at) > MAX_TOPICS:
             forgotten = next(iter(self._written_at))
             del self._written_at[forgotten]

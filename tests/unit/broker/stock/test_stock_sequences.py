@@ -60,7 +60,7 @@ class Leader:
         record = (self.key, b"%d" % number, (), 1000)
         sequence = -1 if producer < 0 else number
         batch = RecordBatch(build_batch([record], producer_id=producer, producer_epoch=epoch, base_sequence=sequence))
-        self._producers.note_write(self.session, self._partition.key)
+        self._producers.note_write(self.session, self._partition.key, self._clock.monotonic())
         decision = self._producers.admit(self.session, self._partition, Examined(batch, 1000))
         key, connection = self._partition.key, self.session.connection
         sent = SentBatch.of(self.session.awaited, connection, self._clock, key, batch)
