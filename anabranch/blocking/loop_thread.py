@@ -149,8 +149,8 @@ class LoopThread:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller is this thread: a callback."""
-        return threading.get_ident() == self._thread.ident
+        """Whether the caller is this thread: a callback. A new thread may have the number of an ended one."""
+        return threading.get_ident() == self._thread.ident and self._thread.is_alive()
 
     @property
     def is_served(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -82,16 +84,22 @@ class ConfigEntry:
     synonyms: Mapping[str, ConfigEntry] = field(default_factory=dict)
 
 
+def _close_elsewhere(admin: Admin) -> None:
+    """Close in another thread: the one that collects garbage may be the client's own, and must not wait."""
+    threading.Thread(target=admin.close, name="anabranch AdminClient closes", daemon=True).start()
+
+
 class AdminClient:
     """Creates, resizes, deletes and lists topics, and reads configurations.
 
-    For everything else there is ``anabranch.sync.Admin``.
+    For everything else there is ``anabranch.sync.Admin``. It disconnects when no one refers to it: it has no ``close``.
     """
 
     def __init__(self, conf: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         given = {**(conf or {}), **more}
         with translated(), named_as_given(given):
             self._admin = Admin(**admin_options(given))
+        weakref.finalize(self, _close_elsewhere, self._admin).atexit = False
 
     def create_topics(
         self, new_topics: Iterable[NewTopic], *, operation_timeout: float | None = None, validate_only: bool = False

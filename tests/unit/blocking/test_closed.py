@@ -145,3 +145,14 @@ def test_each_call_of_a_closed_client_is_an_error_as_in_confluent_kafka(
     client.close()
     assert anyio.run(not_refused, client, calls(kind)) == {}
     client.close()
+
+
+def test_a_new_thread_with_the_number_of_the_ended_one_is_no_callback(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = sync.Admin(bootstrap_servers=broker.address).start()
+    loop = admin._loop
+    assert loop is not None
+    admin.close()
+    monkeypatch.setattr("anabranch.blocking.loop_thread.threading.get_ident", lambda: loop._thread.ident)
+    assert not loop.is_current

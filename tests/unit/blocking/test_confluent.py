@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import queue
 import re
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import anyio
@@ -273,7 +275,27 @@ def test_a_missing_name_has_what_to_use_instead(broker: FakeBroker) -> None:
             client.nope
 
 
-def test_an_admin_resizes_and_describes_configurations(broker: FakeBroker) -> None:
+@pytest.fixture
+def ends() -> Iterator[contextlib.ExitStack]:
+    """What is called after the test."""
+    with contextlib.ExitStack() as found:
+        yield found
+
+
+def test_an_admin_that_nobody_refers_to_ends(broker: FakeBroker) -> None:
+    others = threading.enumerate()
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.list_topics(timeout=20)
+    (thread,) = [
+        thread for thread in threading.enumerate() if thread.name == "anabranch Admin" and thread not in others
+    ]
+    del admin
+    gc.collect()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_an_admin_resizes_and_describes_configurations(broker: FakeBroker, ends: contextlib.ExitStack) -> None:
     broker.answers[ApiKey.CREATE_PARTITIONS] = lambda body: CreatePartitionsResponse(
         results=[CreatePartitionsTopicResult(name=topic.name) for topic in body.topics]
     )
@@ -288,6 +310,7 @@ def test_an_admin_resizes_and_describes_configurations(broker: FakeBroker) -> No
         ]
     )
     admin = AdminClient({"bootstrap.servers": broker.address})
+    ends.callback(admin._admin.close)  # the exceptions below refer to it until garbage is collected
     assert admin.create_partitions([NewPartitions("t", 4)], validate_only=True)["t"].result() is None
     (asked,) = broker.seen(ApiKey.CREATE_PARTITIONS)
     assert [(topic.name, topic.count) for topic in asked.topics] == [("t", 4)] and asked.validate_only
