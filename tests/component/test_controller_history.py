@@ -10,7 +10,6 @@ import trio
 import trio.testing
 
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.stop_replica import StopReplicaRequest
@@ -18,6 +17,7 @@ from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.partition_state import PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
+from tests.support.controller.clusters import all_known, create
 from tests.support.controller.controller_cluster import ControllerCluster, FakeBroker
 
 pytestmark = pytest.mark.trio
@@ -33,17 +33,9 @@ async def start(nursery: trio.Nursery, *, controllers: int = 1) -> ControllerClu
         await cluster.start_controller(controller_id)
     for broker_id in (1, 2, 3):
         await cluster.start_broker(broker_id)
-    await cluster.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in cluster.brokers.values()))
-    await cluster.until(lambda: len(cluster.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == 3)
-    await create(cluster, "t", [1, 2, 3])
+    await all_known(cluster)
+    await create(cluster, [[1, 2, 3]])
     return cluster
-
-
-async def create(cluster: ControllerCluster, name: str, replicas: list[int]) -> None:
-    assignments = [CreatableReplicaAssignment(partition_index=0, broker_ids=replicas)]
-    topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=assignments)
-    response = await cluster.request(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
-    assert response.topics[0].error_code == ErrorCode.NONE, response.topics[0].error_message
 
 
 async def led_by(cluster: ControllerCluster, leader: int, name: str = "t") -> Any:
@@ -151,7 +143,7 @@ async def test_kafka_12257_a_recreated_topic_has_a_new_id_and_incarnation_and_be
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000)
     assert (await cluster.request(request)).responses[0].error_code == ErrorCode.NONE
     assert cluster.brokers[3].metadata()["t", 0] == -2
-    await create(cluster, "t", [3, 2, 1])
+    await create(cluster, [[3, 2, 1]])
     second, second_state = await cluster.topic("t"), await cluster.store.get(paths.partition_state("t", 0))
     assert second.topic_id != first.topic_id and second_state.czxid > first_state.czxid
     sent = cluster.brokers[3].sent(UpdateMetadataRequest)[-1].topic_states[0]
@@ -197,8 +189,8 @@ async def test_kafka_10548_a_broker_that_registers_gets_the_list_of_its_replicas
 ) -> None:
     """A log that is not in the list belongs to a topic that was deleted while the broker was stopped."""
     cluster = await start(nursery)
-    await create(cluster, "elsewhere", [1, 2])
-    await create(cluster, "here", [3])
+    await create(cluster, [[1, 2]], "elsewhere")
+    await create(cluster, [[3]], "here")
     cluster.brokers[3].leave()
     await cluster.until(lambda: cluster.brokers[1].metadata()["here", 0] == -1)
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=100)
@@ -230,7 +222,7 @@ async def test_a_list_of_replicas_is_not_sent_as_complete_while_a_znode_cannot_b
 ) -> None:
     """KIP-570: a broker stops replicas that a full request does not name, so every znode must be readable first."""
     cluster = await start(nursery)
-    await create(cluster, "fine", [3])
+    await create(cluster, [[3]], "fine")
     intact = (await cluster.store.get(paths.topic("t"))).data
     await cluster.store.set(paths.topic("t"), b"{")
     cluster.kill_controller(1000)

@@ -6,11 +6,10 @@ import pytest
 import trio
 
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
-from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.log_dir_event import LogDirEvent
-from tests.support.controller.controller_cluster import ControllerCluster
+from tests.support.controller.clusters import cluster_of, create
 
 pytestmark = pytest.mark.trio
 
@@ -19,14 +18,8 @@ pytestmark = pytest.mark.trio
 async def test_a_broker_that_cannot_serve_a_replica_loses_its_leadership(
     nursery: trio.Nursery, autojump_clock: object, notice: bytes
 ) -> None:
-    cluster = ControllerCluster(nursery)
-    await cluster.start_controller()
-    for broker_id in (1, 2):
-        await cluster.start_broker(broker_id)
-    await cluster.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in cluster.brokers.values()))
-    assignments = [CreatableReplicaAssignment(partition_index=index, broker_ids=[1, 2]) for index in range(2)]
-    topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=assignments)
-    await cluster.request(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
+    cluster = await cluster_of(nursery, 2)
+    await create(cluster, [[1, 2], [1, 2]])
     cluster.brokers[1].errors["t", 0] = ErrorCode.KAFKA_STORAGE_ERROR
     await cluster.store.create(paths.LOG_DIR_EVENT_PREFIX, notice, sequence=True)
 
@@ -48,10 +41,7 @@ async def test_a_broker_that_cannot_serve_a_replica_loses_its_leadership(
 
 async def test_a_replica_that_is_served_again_may_lead(nursery: trio.Nursery, autojump_clock: object) -> None:
     """The disk was full, so the replica could not be created or opened. Now the disk has space again."""
-    cluster = ControllerCluster(nursery)
-    await cluster.start_controller()
-    await cluster.start_broker(1)
-    await cluster.until(lambda: bool(cluster.brokers[1].sent(UpdateMetadataRequest)))
+    cluster = await cluster_of(nursery, 1)
     cluster.brokers[1].errors["t", 0] = ErrorCode.KAFKA_STORAGE_ERROR
     await cluster.request(
         CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)], timeout_ms=1000)

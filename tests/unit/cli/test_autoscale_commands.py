@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from anabranch.cli import admin as cli_admin
-from anabranch.cli.main import main
 from anabranch.client.admin.types import ConfigEntry, ConfigSource
 from anabranch.ordered_resize.autoscale import Measured
+from tests.unit.cli.conftest import Run
 from tests.unit.cli.fake_admin import FakeAdmin
 
-Run = Callable[..., tuple[int, str, str]]
 ON = {"autoscale.enable": "true"}
 
 
@@ -30,20 +28,6 @@ class AutoAdmin(FakeAdmin):
 
     async def measured_appends(self, topic: str) -> Measured:
         return self.measured
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command line against a fake admin client and return exit status, stdout and stderr."""
-
-    def run_command(admin: FakeAdmin, *arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(cli_admin, "Admin", admin)
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        output = capsys.readouterr()
-        return int(ended.value.code or 0), output.out, output.err
-
-    return run_command
 
 
 ALTER = ("topics", "alter", "t", "--partitions")
