@@ -19,7 +19,7 @@ pytestmark = pytest.mark.trio
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 SIZE = len(batch(b"value"))
-SEGMENTS = 200
+SEGMENTS = 40
 DEADLINE_S = 60
 CONFIG = LogConfig(segment_bytes=2 * SIZE, index_interval_bytes=SIZE // 2)
 

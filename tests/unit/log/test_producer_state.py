@@ -100,12 +100,6 @@ def test_a_batch_after_a_gap_across_the_wrap_is_not_treated_as_an_old_one(produc
     assert producers.send(first_of_kept - 2) == (-1, True)
 
 
-def test_a_gap_is_refused_and_changes_nothing(producers: Producers) -> None:
-    producers.send(0, 3)
-    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, producers.send, 4)
-    assert producers.send(3) == (3, False)
-
-
 def test_sequences_wrap(producers: Producers) -> None:
     producers.send(MAX_SEQUENCE - 1, 2)
     assert producers.send(0, 2) == (2, False)
@@ -121,11 +115,6 @@ def test_sequences_may_wrap_within_a_batch(producers: Producers) -> None:
 def test_an_unknown_producer_may_begin_at_any_sequence(producers: Producers) -> None:
     """The producer's records may have been deleted (Kafka 2.4 and later; before that UNKNOWN_PRODUCER_ID 59)."""
     assert producers.send(77) == (0, False)
-
-
-def test_an_older_epoch_is_fenced(producers: Producers) -> None:
-    producers.send(0, epoch=3)
-    refused(ErrorCode.INVALID_PRODUCER_EPOCH, producers.send, 1, epoch=2)
 
 
 def test_a_new_epoch_begins_at_zero_and_forgets_the_old_batches(producers: Producers) -> None:
