@@ -12,7 +12,7 @@ from anabranch.broker.log.slices import TimeSlice
 from anabranch.broker.node import Node
 from anabranch.broker.replication.replica_manager import Term
 from anabranch.broker.request.context import Answer, RequestContext
-from anabranch.broker.request.controller_orders import refusal_of
+from anabranch.broker.request.controller_orders import confirm, refusal_of
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.leader_and_isr import (
     LeaderAndIsrPartitionError,
@@ -32,14 +32,16 @@ def handle(ctx: RequestContext, request: LeaderAndIsrRequest) -> Answer:
     node = ctx.node
 
     async def apply() -> LeaderAndIsrResponse:
-        await node.link.registered.wait()
+        refusal = await confirm(ctx, request)
+        if refusal is not ErrorCode.NONE:
+            return LeaderAndIsrResponse(error_code=refusal)
         async with node.hosted.state_change_lock:
             for topic in request.topic_states:
                 layout_version = max(
                     (state.layout_version for state in topic.partition_states), default=NO_LAYOUT_VERSION
                 )
                 await node.dynamic.load_topic(topic.topic_name, topic.topic_id, layout_version)
-            code = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
+            code = refusal_of(ctx, request)
             if code is ErrorCode.NONE and not node.replicas.check_term(_term(request)):
                 code = ErrorCode.STALE_CONTROLLER_EPOCH
             if code is not ErrorCode.NONE:
@@ -81,20 +83,20 @@ async def _apply(ctx: RequestContext, request: LeaderAndIsrRequest) -> list[Lead
             if refusal is ErrorCode.NONE and work.due():
                 await work.pause()
                 # A newer controller may have sent a request meanwhile, or this broker may have a new registration.
-                refusal = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
+                refusal = refusal_of(ctx, request)
             key = TopicPartition(topic.topic_name, state.partition_index)
             log = ctx.node.logs.get(key)
             if log is not None and log.rebuild is not None and state.leader == ctx.node.config.broker_id:
                 with suppress(KafkaError):  # the error is reported when the role is applied
                     await catch_up(log)  # a leader has to know its producers
-                refusal = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
+                refusal = refusal_of(ctx, request)
             code, why = refusal or ctx.node.replicas.apply(topic.topic_name, topic.topic_id, state), None
             if code is ErrorCode.NONE:
                 ctx.node.replicas.note_term(key, term)
                 ctx.node.link.older_zookeeper.accepted(key)
             elif refusal is ErrorCode.NONE and code is ErrorCode.STALE_CONTROLLER_EPOCH:
                 code, why = await _late_or_newer(ctx.node, key)
-                refusal = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
+                refusal = refusal_of(ctx, request)
             errors.append(
                 LeaderAndIsrPartitionError(partition_index=state.partition_index, error_code=code, error_message=why)
             )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from anabranch.broker.log.slices import TimeSlice
 from anabranch.broker.replication.replica_manager import Stopped
 from anabranch.broker.request.context import Answer, RequestContext
-from anabranch.broker.request.controller_orders import refusal_of
+from anabranch.broker.request.controller_orders import confirm, refusal_of
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.stop_replica import (
     StopReplicaPartitionError,
@@ -25,9 +25,11 @@ def handle(ctx: RequestContext, request: StopReplicaRequest) -> Answer:
     node = ctx.node
 
     async def stop() -> StopReplicaResponse:
-        await node.link.registered.wait()
+        refusal = await confirm(ctx, request)
+        if refusal is not ErrorCode.NONE:
+            return StopReplicaResponse(error_code=refusal)
         async with node.hosted.state_change_lock:
-            code = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
+            code = refusal_of(ctx, request)
             if code is not ErrorCode.NONE:
                 return StopReplicaResponse(error_code=code)
             return StopReplicaResponse(partition_errors=await _stop(ctx, request))
@@ -43,7 +45,7 @@ async def _stop(ctx: RequestContext, request: StopReplicaRequest) -> list[StopRe
     for topic, state in _to_stop(request):
         if refusal is ErrorCode.NONE and work.due():
             await work.pause()
-            refusal = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
+            refusal = refusal_of(ctx, request)
         stopped = ctx.node.replicas.stop(topic, state) if refusal is ErrorCode.NONE else Stopped(refusal)
         errors.append(
             StopReplicaPartitionError(

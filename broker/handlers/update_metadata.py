@@ -12,7 +12,7 @@ from anabranch.broker.link import appended_bytes
 from anabranch.broker.log.slices import TimeSlice, at_once, in_slices
 from anabranch.broker.metadata_cache import PARTITIONS_AT_ONCE
 from anabranch.broker.request.context import Answer, RequestContext
-from anabranch.broker.request.controller_orders import refusal_of
+from anabranch.broker.request.controller_orders import confirm, is_known, refusal_of
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
@@ -22,11 +22,13 @@ from anabranch.protocol.types import TopicPartition
 def handle(ctx: RequestContext, request: UpdateMetadataRequest) -> Answer:
     node = ctx.node
     partitions = sum(len(topic.partition_states) for topic in request.topic_states)
-    if node.link.registered.is_set() and partitions <= PARTITIONS_AT_ONCE:
+    if is_known(node, request) and partitions <= PARTITIONS_AT_ONCE:
         return at_once(_update_metadata(ctx, request))
 
     async def update() -> UpdateMetadataResponse:
-        await node.link.registered.wait()
+        refusal = await confirm(ctx, request)
+        if refusal is not ErrorCode.NONE:
+            return UpdateMetadataResponse(error_code=refusal)
         async with node.metadata.update_lock:
             return await in_slices(_update_metadata(ctx, request), TimeSlice(node.env.clock))
 
@@ -38,11 +40,11 @@ def _update_metadata(
 ) -> Generator[None, None, UpdateMetadataResponse]:
     """Apply the request in steps. End early if a newer controller sends a request: it will send everything again."""
     removed: dict[TopicPartition, int] = {}
-    code = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
+    code = refusal_of(ctx, request)
     if code is ErrorCode.NONE:
         for _ in ctx.node.metadata.update_in_steps(request, removed):
             yield
-            code = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
+            code = refusal_of(ctx, request)
             if code is not ErrorCode.NONE:
                 break
     if removed:

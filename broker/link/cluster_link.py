@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 
 from anabranch.broker.config import BrokerConfig
+from anabranch.broker.link.confirmed_epochs import ConfirmedEpochs
 from anabranch.broker.link.controller_client import ControllerClient
 from anabranch.broker.link.features import FinalizedFeatureCache
 from anabranch.broker.link.lineage_reader import LineageReader
@@ -43,6 +44,7 @@ class ClusterLink:
         self.producer_ids = ProducerIds(zk, broker_id)
         self.lineages = LineageReader(zk, metadata)
         self.log_dir_failures = LogDirFailures(zk, broker_id)
+        self.epochs = ConfirmedEpochs(zk, broker_id)
         self.older_zookeeper = OlderZooKeeper(zk, broker_id)
         background.sources.append(self.older_zookeeper.lines)
         self.registration: Registrar | None = None

@@ -169,12 +169,9 @@ class ReplicaManager:
 
     # ------------------------------------------------------------ LeaderAndIsr
 
-    def check_controller(self, controller_epoch: int) -> bool:
-        """Whether the sender is the newest known controller. A newer controller is remembered from then on."""
-        if controller_epoch < self.controller_epoch:
-            return False
-        self.controller_epoch = controller_epoch
-        return True
+    def controller_elected(self, controller_epoch: int) -> None:
+        """Remember a controller that is in office, unless a newer one is known."""
+        self.controller_epoch = max(controller_epoch, self.controller_epoch)
 
     def apply(self, topic: str, topic_id: uuid.UUID, state: LeaderAndIsrPartitionState) -> ErrorCode:
         """Take the role that the controller assigns in one partition. NONE only if this broker has the role then."""

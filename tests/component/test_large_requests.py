@@ -20,6 +20,7 @@ from anabranch.broker.log.slices import TimeSlice
 from anabranch.broker.net import large_requests
 from anabranch.broker.net.large_requests import CUTS
 from anabranch.broker.replication.replica_manager import ReplicaManager
+from anabranch.broker.request.context import RequestContext
 from anabranch.protocol import steps
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.batch_builder import build_batch
@@ -262,20 +263,20 @@ async def test_an_update_metadata_is_applied_in_slices(
 async def test_an_update_metadata_is_given_up_when_a_newer_controller_appears(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    described, check = metadata_cache.partition_info, ReplicaManager.check_controller
+    described, refusal_of = metadata_cache.partition_info, update_metadata.refusal_of
     managers: list[ReplicaManager] = []
 
-    def checked(replicas: ReplicaManager, controller_epoch: int) -> bool:
-        managers.append(replicas)
-        return check(replicas, controller_epoch)
+    def checked(ctx: RequestContext, order: Any) -> ErrorCode:
+        managers.append(ctx.node.replicas)
+        return refusal_of(ctx, order)
 
     async with one_broker(tmp_path) as broker:
         topic_id = await broker.create_topic("t", MANY)
-        monkeypatch.setattr(ReplicaManager, "check_controller", checked)
+        monkeypatch.setattr(update_metadata, "refusal_of", checked)
 
         def overtaken(state: Any) -> Any:
             if state.partition_index == 0:
-                check(managers[-1], broker.controller_epoch + 1)
+                managers[-1].controller_elected(broker.controller_epoch + 1)
             return described(state)
 
         monkeypatch.setattr(metadata_cache, "partition_info", overtaken)

@@ -127,7 +127,7 @@ async def test_a_large_leader_and_isr_lets_other_tasks_run_and_ends_at_a_newer_c
         nonlocal asked
         asked += 1
         if asked == 3:
-            assert broker.node.replicas.check_controller(broker.harness.controller_epoch + 1)
+            broker.node.replicas.controller_elected(broker.harness.controller_epoch + 1)
         return True
 
     monkeypatch.setattr(TimeSlice, "due", due)

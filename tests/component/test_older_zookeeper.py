@@ -149,7 +149,6 @@ async def test_a_log_of_a_topic_that_the_data_lack_is_not_deleted_for_a_new_topi
 async def test_a_controller_epoch_that_went_back_is_named(tmp_path: Path) -> None:
     async with restored(tmp_path) as found:
         found.store(5)
-        found.tree.create(paths.CONTROLLER_EPOCH, encode_controller_epoch(5), 0, sequence=False, make_parents=True)
         assert await found.ask(5) == (NONE, None)
         found.broker.controller_epoch = 4
         assert await found.ask(5) == (STALE, None)

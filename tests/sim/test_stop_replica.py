@@ -17,6 +17,7 @@ import pytest
 from anabranch.broker.handlers import leader_and_isr, stop_replica, update_metadata
 from anabranch.broker.replication import replica_manager
 from anabranch.broker.replication.replica_manager import Ended, ReplicaManager
+from anabranch.broker.request.context import RequestContext
 from anabranch.protocol.errors import ErrorCode
 from tests.sim.moving import Moved, move_around
 
@@ -81,7 +82,12 @@ def strays_are_not_retired(patch: Patch) -> None:
 
 
 def earlier_controllers_and_registrations_are_obeyed(patch: Patch) -> None:
+    async def confirm(ctx: RequestContext, _order: Any) -> ErrorCode:
+        await ctx.node.link.registered.wait()
+        return ErrorCode.NONE
+
     for module in (leader_and_isr, stop_replica, update_metadata):
+        patch.setattr(module, "confirm", confirm)
         patch.setattr(module, "refusal_of", lambda *_: ErrorCode.NONE)
     patch.setattr(ReplicaManager, "check_term", lambda *_: True)
     patch.setattr(replica_manager, "is_behind", lambda *_: False)  # the log's own epochs refuse late requests too

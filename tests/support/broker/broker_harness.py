@@ -41,6 +41,7 @@ from anabranch.runtime.channel import Channel
 from anabranch.runtime.env import Env, NodeExistsError
 from anabranch.runtime.real_trio import real_env
 from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.controller import encode_controller_epoch
 from anabranch.zk_schemas.features import SUPPORTED
 from sim.zk import FakeZk
 
@@ -58,9 +59,20 @@ class OneBroker:
         self.channel = channel
         self.zk = zk
         self.env = env
-        self.controller_epoch = CONTROLLER_EPOCH
+        self._controller_epoch = int(zk.tree.read(paths.CONTROLLER_EPOCH).data)
         self.image_number = 0
         """The number of times that the controller has read the cluster."""
+
+    @property
+    def controller_epoch(self) -> int:
+        """The epoch of the controller that this harness is. If it is raised, it is raised in ZooKeeper too."""
+        return self._controller_epoch
+
+    @controller_epoch.setter
+    def controller_epoch(self, epoch: int) -> None:
+        self._controller_epoch = epoch
+        stored = self.zk.tree._node(paths.CONTROLLER_EPOCH)
+        stored.data = max(stored.data, encode_controller_epoch(epoch), key=int)
 
     @property
     def bootstrap(self) -> str:
@@ -188,6 +200,8 @@ async def one_broker(
     zk = zk or FakeZk()
     with suppress(NodeExistsError):
         await zk.session().create(paths.FEATURES, for_new_cluster(SUPPORTED).encode())
+    with suppress(NodeExistsError):
+        await zk.session().create(paths.CONTROLLER_EPOCH, encode_controller_epoch(CONTROLLER_EPOCH))
     env = real_env(zk=zk.session())
     given = {
         "broker.id": str(BROKER_ID),

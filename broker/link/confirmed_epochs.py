@@ -1,0 +1,94 @@
+"""Confirms in ZooKeeper the epochs of a controller's request that are newer than those this broker knows (ADR 67).
+
+A controller raises ``/controller_epoch`` with its election, before it sends any request. A broker epoch is the czxid of
+this broker's znode. So an epoch that ZooKeeper does not have is made up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import structlog
+import trio
+
+from anabranch.protocol.sentinels import NO_EPOCH
+from anabranch.runtime.env import NoNodeError, ZkConnectionError, ZkSessionExpiredError, ZkStore
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.controller import decode_controller_epoch
+from anabranch.zk_schemas.znode import MalformedZnodeError
+
+logger = structlog.get_logger(__name__)
+
+_RETRY_S = 0.2
+
+
+class SharedRead:
+    """Reads a number for any number of callers. The read of a caller's answer began after the call."""
+
+    def __init__(self, read: Callable[[], Awaitable[int]]) -> None:
+        self._read = read
+        self._reading = trio.Lock()
+        self._begun = 0
+        self._found = (0, NO_EPOCH)
+        """The number of the last read that succeeded, and its answer."""
+
+    async def __call__(self) -> int:
+        begun_before = self._begun
+        async with self._reading:
+            if self._found[0] <= begun_before:
+                self._begun += 1
+                self._found = self._begun, await self._read()
+            return self._found[1]
+
+
+class ConfirmedEpochs:
+    """Waits while ZooKeeper cannot be reached: a refused controller would resign, and nobody else could be asked."""
+
+    def __init__(self, zk: ZkStore, broker_id: int) -> None:
+        self._zk = zk
+        self._path = paths.broker_id(broker_id)
+        self._controller = SharedRead(lambda: self._until_connected(self._read_controller))
+        self._registration = SharedRead(lambda: self._until_connected(self._read_registration))
+        self._is_logged = False
+
+    async def is_controller(self, epoch: int, client: str) -> bool:
+        """Whether the controller in office has this epoch. ``client``: the sender of the request, for the log."""
+        stored = await self._controller()
+        if stored == epoch:
+            self._is_logged = False
+        else:
+            self._log(client, paths.CONTROLLER_EPOCH, epoch, stored)
+        return stored == epoch
+
+    async def is_registration(self, epoch: int, client: str) -> bool:
+        """Whether this broker is registered with this broker epoch."""
+        stored = await self._registration()
+        if stored != epoch:
+            self._log(client, self._path, epoch, stored)
+        return stored == epoch
+
+    def _log(self, client: str, path: str, epoch: int, stored: int) -> None:
+        """Log the first request that is not believed. Others are logged after the next election."""
+        if not self._is_logged:
+            self._is_logged = True
+            logger.warning("controller.not_confirmed", client=client, path=path, epoch=epoch, stored=stored)
+
+    async def _until_connected(self, read: Callable[[], Awaitable[int]]) -> int:
+        while True:
+            try:
+                return await read()
+            except (ZkConnectionError, ZkSessionExpiredError):
+                await trio.sleep(_RETRY_S)
+
+    async def _read_controller(self) -> int:
+        await self._zk.sync(paths.CONTROLLER_EPOCH)
+        try:
+            znode = await self._zk.get(paths.CONTROLLER_EPOCH)
+            return decode_controller_epoch(paths.CONTROLLER_EPOCH, znode.data)
+        except (NoNodeError, MalformedZnodeError):
+            return NO_EPOCH
+
+    async def _read_registration(self) -> int:
+        await self._zk.sync(self._path)
+        stat = await self._zk.exists(self._path)
+        return NO_EPOCH if stat is None else stat.czxid
