@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from anabranch.broker.coordinator.awaited_positions import NOTHING_KNOWN
 from anabranch.broker.coordinator.broker_services import Topics
@@ -31,7 +31,7 @@ from anabranch.broker.coordinator.outcome import Turn
 from anabranch.broker.coordinator.position_owners import known_of, owner_of
 from anabranch.broker.coordinator.position_poll import ask_owners, may_be_wanted
 from anabranch.broker.coordinator.shard import Shard
-from anabranch.protocol.generated.offset_fetch import OffsetFetchRequestTopics
+from anabranch.protocol.generated.offset_fetch import OffsetFetchRequestTopic, OffsetFetchRequestTopics
 from anabranch.protocol.generated.topic_readers import TopicReadersRequestQuestion as Question
 from anabranch.protocol.generated.topic_readers import (
     TopicReadersRequestTopic,
@@ -41,6 +41,8 @@ from anabranch.protocol.generated.topic_readers import (
 from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION, NO_OFFSET, NO_TIMESTAMP
 from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE, assigned_partitions, subscribed_topics
 from anabranch.protocol.types import TopicPartition
+
+NamedTopic: TypeAlias = OffsetFetchRequestTopic | OffsetFetchRequestTopics
 
 MARGIN = 1.1
 """An allowance for clocks of brokers, which run at slightly different speeds."""
@@ -283,7 +285,7 @@ def _subscription(shard: Shard, group: Group, topic: str) -> tuple[bool, str]:
 # ---------------------------------------------------------------- where members begin
 
 
-def count_group(turn: Turn, group_id: str, asked: Iterable[OffsetFetchRequestTopics], topics: Topics) -> None:
+def count_group(turn: Turn, group_id: str, asked: Iterable[NamedTopic], topics: Topics) -> None:
     """Count the group as a reader of these topics from now on, if it does not count yet."""
     for topic in asked:
         if topics.withholds(topic.name):

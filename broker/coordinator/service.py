@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Generator, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -50,6 +50,7 @@ from anabranch.protocol.generated.offset_fetch import (
     OffsetFetchResponseGroup,
 )
 from anabranch.protocol.generated.topic_readers import TopicReadersRequest, TopicReadersResponse
+from anabranch.protocol.named_items import ITEMS_A_STEP
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
@@ -282,6 +283,23 @@ class GroupCoordinator:
         topics = fetch_response.topics_of(request)
         group = self._fetch(ctx, request.group_id, topics, stable)
         return _gather([group], lambda found: fetch_response.for_one_group(ctx.api_version, topics, found[0]))
+
+    def count_readers(self, ctx: RequestOrigin, request: OffsetFetchRequest) -> Generator[bool, None, None]:
+        """Count the groups of a large OffsetFetch as readers of all its topics, before its first slice is answered.
+
+        Otherwise each slice would wait for the lease of the topics that it is the first to name. Yields in between.
+        """
+        if ctx.keeps_order:
+            return
+        groups: list[tuple[str, Sequence[readers.NamedTopic]]]
+        groups = [(group.group_id, group.topics or ()) for group in request.groups]
+        for group_id, topics in groups or [(request.group_id, request.topics or ())]:
+            for first in range(0, len(topics), ITEMS_A_STEP):
+                found = self._find(group_id, empty_is_valid=True)
+                if isinstance(found, ErrorCode):
+                    break
+                readers.count_group(found.turn(), group_id, topics[first : first + ITEMS_A_STEP], self._topics)
+                yield True
 
     def _fetch(
         self, ctx: RequestOrigin, group_id: str, topics: list[OffsetFetchRequestTopics] | None, require_stable: bool

@@ -72,20 +72,25 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
     return _waiting(ctx, request, read) or read.response()
 
 
-def _waiting(ctx: RequestContext, request: FetchRequest, read: FetchRead) -> Deferred[FetchResponse] | None:
-    """The answer, if it has to wait; None if there is enough to answer."""
+def _waiting(
+    ctx: RequestContext, request: FetchRequest, read: FetchRead, *, is_large: bool = False
+) -> Deferred[FetchResponse | None] | None:
+    """The answer, if it has to wait (``DelayedFetch``); None if there is enough to answer."""
     for key in read.withheld:
         ctx.node.metrics.withheld_fetches.add(key.topic)
     if _is_enough(request, read):
-        return _repeated_refusal(ctx, request, read)
+        return _repeated_refusal(ctx, request, read, is_large=is_large)
     deadline = ctx.node.env.clock.monotonic() + request.max_wait_ms / 1000
     kept = ctx.node.hosted.waiting_fetches
-    answer = DelayedFetch.park(ctx.node.purgatory, deadline, read, request.min_bytes, kept, ctx.session)
+    park = DelayedFetch.park
+    answer = park(ctx.node.purgatory, deadline, read, request.min_bytes, kept, ctx.session, is_large=is_large)
     answer.on_abandoned = read.target.abandon
     return answer
 
 
-def _repeated_refusal(ctx: RequestContext, request: FetchRequest, read: FetchRead) -> Deferred[FetchResponse] | None:
+def _repeated_refusal(
+    ctx: RequestContext, request: FetchRequest, read: FetchRead, *, is_large: bool
+) -> Deferred[FetchResponse | None] | None:
     """The answer after a delay, if the fetch has only errors like the connection's fetch before; otherwise None."""
     is_refused = read.has_only_errors and not read.limits.is_follower
     is_repeated, ctx.session.fetch_was_refused = is_refused and ctx.session.fetch_was_refused, is_refused
@@ -94,7 +99,8 @@ def _repeated_refusal(ctx: RequestContext, request: FetchRequest, read: FetchRea
     if not is_repeated or wait_ms <= 0 or len(read.target.partitions) > MOST_DELAYED:
         return None
     deadline = ctx.node.env.clock.monotonic() + wait_ms / 1000
-    return DelayedRefusal.park(ctx.node.purgatory, deadline, read, 1, ctx.node.hosted.waiting_fetches, ctx.session)
+    kept = ctx.node.hosted.waiting_fetches
+    return DelayedRefusal.park(ctx.node.purgatory, deadline, read, 1, kept, ctx.session, is_large=is_large)
 
 
 def _is_enough(request: FetchRequest, read: FetchRead) -> bool:
@@ -121,10 +127,10 @@ def _answer_later(
     request = copy.copy(request)
     request.topics, request.forgotten_topics_data = [], []  # what waits needs the partitions of ``target`` only
 
-    async def run() -> FetchResponse:
+    async def read_all() -> bool:
         try:
             if added and not await _add_in_steps(ctx, added.pop(), target):
-                return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+                return False
             if cold is not None:
                 await cold.warm()
             for number, found in enumerate(steps, 1):
@@ -135,22 +141,28 @@ def _answer_later(
             if not _is_enough(request, read):
                 read.run()  # reads the partitions that changed meanwhile
             ctx.free_request()
+            return True
+        finally:
+            target.is_read = False
+
+    async def run() -> FetchResponse:
+        try:
+            if not await read_all():
+                return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             waiting = None
             if isinstance(target, FetchSession) and target.session_id == INVALID_SESSION_ID:
                 target.close()
             else:
                 if len(target.partitions) > READ_AT_ONCE and read.is_mostly_refused:
                     ctx.node.hosted.fetch_sessions.remove(target.session_id)
-                waiting = _waiting(ctx, request, read)
-            if waiting is None:
-                return await with_pauses(read.response_in_steps())
+                waiting = _waiting(ctx, request, read, is_large=True)
+            if waiting is not None:
+                await waiting.value()
+            return await with_pauses(read.response_in_steps())
         except BaseException:
             if target.session_id == INVALID_SESSION_ID:
                 target.close()
             raise
-        finally:
-            target.is_read = False
-        return await waiting.value()
 
     later = ctx.node.later(run, lambda error: FetchResponse(error_code=error.code), may_stop=True)
     stop = later.on_abandoned

@@ -270,7 +270,6 @@ class FetchRead:
     def response_in_steps(self) -> Generator[None, None, FetchResponse]:
         """Like ``response``, but one partition a step. What is not needed any more is freed in the same steps."""
         target, metrics, is_follower = self.target, self._metrics, self._is_follower
-        target.delayed = None
         is_session = target.session_id != INVALID_SESSION_ID
         topics: dict[str, list[PartitionData]] = {}
         keys = list(reversed(self._results))

@@ -308,11 +308,10 @@ class Connection:
         served = unyielded_bytes = 0
         has_waited = False
         """Whether other work was done since ``now``."""
-        while self._closed_because is None:
-            frame = frames.next_frame()
-            if frame is None:
-                break
+        while (frame := frames.next_frame()) is not None:
             is_produce = frame[:2] == _PRODUCE
+            if self._closed_because is not None and not is_produce:
+                continue
             cost = min(PIECE, len(frame) if is_produce else _COST_PER_BYTE * len(frame))
             if shared.left > 0:
                 shared.left -= cost
@@ -331,7 +330,10 @@ class Connection:
                 unyielded_bytes, has_waited = 0, True
                 await trio.lowlevel.checkpoint()
             begun = self._clock.monotonic() if has_waited else now
-            is_answered_alone = await self._serve(request, now, begun)
+            is_answered_alone = False
+            if self._closed_because is None or request.body.acks == 0:
+                # Records without acknowledgements are written although their client has gone meanwhile.
+                is_answered_alone = await self._serve(request, now, begun)
             has_waited = True  # for the request before
             large_arrays = request.large_arrays
             del request
@@ -412,6 +414,8 @@ class Connection:
             await large_requests.leave_each_once(ctx, body)
         if not large_requests.may_be_cut(ctx.api_key, ctx.request_bytes, has_one_item=has_one):
             return self._dispatcher.handle(ctx, body)
+        if ctx.api_key == ApiKey.OFFSET_FETCH:
+            await with_pauses(node.groups.count_readers(ctx, body))
         try:
             return await large_requests.serve(
                 self._dispatcher.handle, ctx, body, self._sink(ctx), self._stream.has_ended, self._wait_in

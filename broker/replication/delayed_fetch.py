@@ -27,7 +27,7 @@ class Read(Protocol):
 class DelayedFetch(DelayedOperation):
     """Answers when enough bytes are available, when a partition fails, or when ``max_wait_ms`` is over."""
 
-    __slots__ = ("_answer", "_kept", "_min_bytes", "_read")
+    __slots__ = ("_answer", "_is_large", "_kept", "_min_bytes", "_read")
 
     def __init__(self, deadline: float, read: Read, min_bytes: int) -> None:
         super().__init__(deadline)
@@ -35,7 +35,8 @@ class DelayedFetch(DelayedOperation):
         """None when it is answered: the purgatory keeps the operation up to its deadline."""
         self._min_bytes = min_bytes
         self._kept: WaitingFetches[DelayedFetch] | None = None
-        self._answer: Deferred[FetchResponse] = Deferred()
+        self._is_large = False
+        self._answer: Deferred[FetchResponse | None] = Deferred()
 
     @classmethod
     def park(
@@ -46,12 +47,16 @@ class DelayedFetch(DelayedOperation):
         min_bytes: int,
         kept: WaitingFetches[DelayedFetch] | None = None,
         client: Hashable = None,
-    ) -> Deferred[FetchResponse]:
+        *,
+        is_large: bool = False,
+    ) -> Deferred[FetchResponse | None]:
         """Wait for the read's partitions to change. A fetch without a session counts in ``kept`` meanwhile.
 
-        ``client`` stands for the connection of the fetch.
+        ``client`` stands for the connection of the fetch. If ``is_large``, the answer is None when the wait is over,
+        and the caller makes the response, in steps.
         """
         operation = cls(deadline, read, min_bytes)
+        operation._is_large = is_large
         read.target.delayed = operation
         purgatory.park(operation)
         if kept is not None and read.target.session_id == INVALID_SESSION_ID:
@@ -81,11 +86,14 @@ class DelayedFetch(DelayedOperation):
             return
         self.drop()
         self.completed = True
-        self._answer.fill(read.response())
+        self._answer.fill(None if self._is_large else read.response())
 
     def drop(self) -> None:
         read, self._read = self._read, None
-        if read is not None and self._kept is not None:
+        if read is None:
+            return
+        read.target.delayed = None
+        if self._kept is not None:
             self._kept.remove(self)
 
 

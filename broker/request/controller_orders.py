@@ -25,7 +25,7 @@ Order: TypeAlias = LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequ
 def is_known(node: Node, order: Order) -> bool:
     """Whether this broker is registered, and ``refusal_of`` can judge the request without ``confirm``."""
     known = node.link.registered.is_set() and order.broker_epoch <= node.link.broker_epoch
-    return known and order.controller_epoch <= node.hosted.replicas.controller_epoch
+    return known and order.controller_epoch <= node.replicas.controller_epoch
 
 
 async def confirm(ctx: RequestContext, order: Order) -> ErrorCode:
@@ -39,10 +39,10 @@ async def confirm(ctx: RequestContext, order: Order) -> ErrorCode:
         is_newer = order.broker_epoch > node.link.broker_epoch
         if not is_newer or not await node.link.epochs.is_registration(order.broker_epoch, ctx.client_host):
             return ErrorCode.STALE_BROKER_EPOCH
-    if order.controller_epoch > node.hosted.replicas.controller_epoch:
+    if order.controller_epoch > node.replicas.controller_epoch:
         if not await node.link.epochs.is_controller(order.controller_epoch, ctx.client_host):
             return ErrorCode.STALE_CONTROLLER_EPOCH
-        node.hosted.replicas.controller_elected(order.controller_epoch)
+        node.replicas.controller_elected(order.controller_epoch)
     return ErrorCode.NONE
 
 
@@ -51,6 +51,6 @@ def refusal_of(ctx: RequestContext, order: Order) -> ErrorCode:
     node = ctx.node
     if order.broker_epoch != NO_EPOCH and order.broker_epoch < node.link.broker_epoch:
         return ErrorCode.STALE_BROKER_EPOCH
-    if order.controller_epoch != node.hosted.replicas.controller_epoch:
+    if order.controller_epoch != node.replicas.controller_epoch:
         return ErrorCode.STALE_CONTROLLER_EPOCH
     return ErrorCode.NONE

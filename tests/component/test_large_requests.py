@@ -13,10 +13,12 @@ import trio
 import trio.testing
 
 from anabranch.broker import metadata_cache
+from anabranch.broker.coordinator.service import GroupCoordinator
 from anabranch.broker.handlers import describe_log_dirs, fetch, metadata, update_metadata
 from anabranch.broker.handlers.fetch_read import FetchRead
 from anabranch.broker.log.log_moves import LogMoves
 from anabranch.broker.log.slices import TimeSlice
+from anabranch.broker.metrics.broker_metrics import BrokerMetrics
 from anabranch.broker.net import large_requests
 from anabranch.broker.net.large_requests import CUTS
 from anabranch.broker.replication.replica_manager import ReplicaManager
@@ -35,6 +37,7 @@ from anabranch.protocol.generated.describe_log_dirs import DescribableLogDirTopi
 from anabranch.protocol.generated.fetch import FetchRequest
 from anabranch.protocol.generated.list_offsets import ListOffsetsRequest
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from anabranch.protocol.generated.produce import ProduceRequest
 from anabranch.runtime import decoded_requests, pauses
 from anabranch.runtime.channel import Channel
@@ -258,6 +261,47 @@ async def test_an_update_metadata_is_applied_in_slices(
         assert (probe.steps, probe.most_steps) == (MANY, FEW)
         answer = await broker.request(MetadataRequest(topics=None))
         assert [found.leader_epoch for found in answer.topics[0].partitions] == [3] * MANY
+
+
+async def test_a_fetch_of_very_many_partitions_that_waited_is_answered_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
+) -> None:
+    note_fetched = BrokerMetrics.note_fetched
+
+    def counted(*arguments: Any, **named: Any) -> None:
+        probe.step()
+        note_fetched(*arguments, **named)
+
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t", MANY)
+        monkeypatch.setattr(BrokerMetrics, "note_fetched", counted)
+        answer = await broker.request(full_fetch(0, wait_ms=50))
+        assert len(answer.responses[0].partitions) == MANY
+    assert (probe.steps, probe.most_steps) == (MANY, FEW)
+
+
+async def test_a_large_offset_fetch_counts_its_group_for_all_topics_before_its_first_slice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count_readers, offset_fetch = GroupCoordinator.count_readers, GroupCoordinator.offset_fetch
+    seen: list[tuple[str, list[str]]] = []
+
+    def counted(groups: GroupCoordinator, ctx: RequestContext, request: Any) -> Any:
+        seen.append(("count", [topic.name for topic in request.topics]))
+        return count_readers(groups, ctx, request)
+
+    def fetched(groups: GroupCoordinator, ctx: RequestContext, request: Any) -> Any:
+        seen.append(("slice", [topic.name for topic in request.topics]))
+        return offset_fetch(groups, ctx, request)
+
+    monkeypatch.setattr(GroupCoordinator, "count_readers", counted)
+    monkeypatch.setattr(GroupCoordinator, "offset_fetch", fetched)
+    names = [f"a-rather-long-topic-name-{number:02}" for number in range(MANY)]
+    async with one_broker(tmp_path) as broker:
+        topics = [OffsetFetchRequestTopic(name=name, partition_indexes=[0]) for name in names]
+        await broker.request(OffsetFetchRequest(group_id="g", topics=topics), version=7)
+    assert [what for what, _ in seen] == ["count"] + ["slice"] * (len(seen) - 1) and len(seen) > 3
+    assert seen[0][1] == names == [name for what, of in seen if what == "slice" for name in of]
 
 
 async def test_an_update_metadata_is_given_up_when_a_newer_controller_appears(

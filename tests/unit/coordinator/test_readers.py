@@ -201,6 +201,18 @@ async def test_a_new_group_begins_when_every_leader_counts_it(running: Running) 
     assert begin(running).filled, "the group is counted by now"
 
 
+async def test_the_slices_of_a_large_fetch_wait_for_one_lease_together(running: Running) -> None:
+    running.topics.withheld = running.topics.resized = {"t", "u"}
+    await running.loaded()
+    topics = [OffsetFetchRequestTopic(name=name, partition_indexes=[0]) for name in ("t", "u")]
+    for _ in running.coordinator.count_readers(Context(), OffsetFetchRequest(group_id=GROUP, topics=topics)):
+        pass
+    first = begin(running)
+    await pass_time(LEASE_S + 0.31)
+    second = OffsetFetchRequest(group_id=GROUP, topics=topics[1:])
+    assert first.filled and running.coordinator.offset_fetch(Context(api_version=7), second).filled
+
+
 async def test_a_group_with_the_name_of_a_deleted_one_waits_again(running: Running) -> None:
     await held(running)
     begin(running)
