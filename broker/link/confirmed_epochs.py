@@ -47,31 +47,21 @@ class ConfirmedEpochs:
     def __init__(self, zk: ZkStore, broker_id: int) -> None:
         self._zk = zk
         self._path = paths.broker_id(broker_id)
-        self._controller = SharedRead(lambda: self._until_connected(self._read_controller))
-        self._registration = SharedRead(lambda: self._until_connected(self._read_registration))
+        self.controller = SharedRead(lambda: self._until_connected(self._read_controller))
+        """The epoch of the controller in office."""
+        self.registration = SharedRead(lambda: self._until_connected(self._read_registration))
+        """The broker epoch of this broker's present registration."""
         self._is_logged = False
 
-    async def is_controller(self, epoch: int, client: str) -> bool:
-        """Whether the controller in office has this epoch. ``client``: the sender of the request, for the log."""
-        stored = await self._controller()
-        if stored == epoch:
-            self._is_logged = False
-        else:
-            self._log(client, paths.CONTROLLER_EPOCH, epoch, stored)
-        return stored == epoch
+    def believed(self) -> None:
+        """Note that a controller was elected."""
+        self._is_logged = False
 
-    async def is_registration(self, epoch: int, client: str) -> bool:
-        """Whether this broker is registered with this broker epoch."""
-        stored = await self._registration()
-        if stored != epoch:
-            self._log(client, self._path, epoch, stored)
-        return stored == epoch
-
-    def _log(self, client: str, path: str, epoch: int, stored: int) -> None:
-        """Log the first request that is not believed. Others are logged after the next election."""
+    def not_believed(self, client: str, epoch: int, stored: int) -> None:
+        """Log the first request that is refused. Others are logged after the next election."""
         if not self._is_logged:
             self._is_logged = True
-            logger.warning("controller.not_confirmed", client=client, path=path, epoch=epoch, stored=stored)
+            logger.warning("controller.not_confirmed", client=client, epoch=epoch, stored=stored)
 
     async def _until_connected(self, read: Callable[[], Awaitable[int]]) -> int:
         while True:

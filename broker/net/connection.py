@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import structlog
 import trio
@@ -35,6 +35,7 @@ from anabranch.protocol.framing import (
     encode_response,
 )
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
+from anabranch.protocol.generated.produce import ProduceRequest
 from anabranch.protocol.message import Message, has_more_items
 from anabranch.protocol.named_items import has_one_item
 from anabranch.protocol.own_tags import withholder
@@ -331,7 +332,7 @@ class Connection:
                 await trio.lowlevel.checkpoint()
             begun = self._clock.monotonic() if has_waited else now
             is_answered_alone = False
-            if self._closed_because is None or request.body.acks == 0:
+            if self._closed_because is None or cast(ProduceRequest, request.body).acks == 0:
                 # Records without acknowledgements are written although their client has gone meanwhile.
                 is_answered_alone = await self._serve(request, now, begun)
             has_waited = True  # for the request before

@@ -35,13 +35,20 @@ async def confirm(ctx: RequestContext, order: Order) -> ErrorCode:
     """
     node = ctx.node
     await node.link.registered.wait()
-    if order.broker_epoch not in (NO_EPOCH, node.link.broker_epoch):
-        is_newer = order.broker_epoch > node.link.broker_epoch
-        if not is_newer or not await node.link.epochs.is_registration(order.broker_epoch, ctx.client_host):
+    epochs = node.link.epochs
+    if NO_EPOCH != order.broker_epoch < node.link.broker_epoch:
+        return ErrorCode.STALE_BROKER_EPOCH
+    if order.broker_epoch > node.link.broker_epoch:
+        stored = await epochs.registration()
+        if stored != order.broker_epoch:
+            epochs.not_believed(ctx.client_host, order.broker_epoch, stored)
             return ErrorCode.STALE_BROKER_EPOCH
     if order.controller_epoch > node.replicas.controller_epoch:
-        if not await node.link.epochs.is_controller(order.controller_epoch, ctx.client_host):
+        stored = await epochs.controller()
+        if stored != order.controller_epoch:
+            epochs.not_believed(ctx.client_host, order.controller_epoch, stored)
             return ErrorCode.STALE_CONTROLLER_EPOCH
+        epochs.believed()
         node.replicas.controller_elected(order.controller_epoch)
     return ErrorCode.NONE
 

@@ -573,10 +573,10 @@ async def test_records_without_acknowledgements_behind_waiting_requests_outlive_
 ) -> None:
     """Kafka, too, appends what it has received of a producer with acks=0 that has closed its connection."""
     ended = trio.Event()
-    abandon = Connection._abandon
+    run = Connection.run
 
-    def noted(connection: Connection) -> None:
-        abandon(connection)
+    async def noted(connection: Connection) -> None:
+        await run(connection)
         ended.set()
 
     def frame_of(acks: int, partition: int) -> bytes:
@@ -592,7 +592,7 @@ async def test_records_without_acknowledgements_behind_waiting_requests_outlive_
             for index, isr in enumerate((alone, followed))
         ]
         await broker.leader_and_isr("t", topic_id, states)
-        monkeypatch.setattr(Connection, "_abandon", noted)
+        monkeypatch.setattr(Connection, "run", noted)
         async with await broker.raw() as stream:
             await stream.send_all(frame_of(-1, 1) * MAX_SLOTS + frame_of(0, 0) * 3 + frame_of(1, 0) + frame_of(0, 0))
         with trio.fail_after(DEADLINE_S):

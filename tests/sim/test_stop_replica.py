@@ -113,7 +113,7 @@ RULES = (
     Rule(a_deletion_names_no_incarnation, {"successor lost"}),
     Rule(strays_are_not_retired, {"stray"}, first_seed=10),
     Rule(
-        earlier_controllers_and_registrations_are_obeyed, {"lost_acknowledged", "inconsistent_offsets"}, first_seed=67
+        earlier_controllers_and_registrations_are_obeyed, {"lost_acknowledged", "inconsistent_offsets"}, first_seed=21
     ),
     Rule(nothing_is_stopped, {"stray"}),
 )
