@@ -49,7 +49,16 @@ class ClientClosedError(IllegalStateError):
     """The client was closed, or was not entered with ``async with``."""
 
 
-class ClientFailedError(KafkaError, ClientClosedError):
+class _WithoutCode:
+    """For an error of the client itself: no code of Kafka fits it, so its text begins with no code."""
+
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class ClientFailedError(_WithoutCode, KafkaError, ClientClosedError):
     """A background task of the client ended by an error that nobody expected, which is the cause (``__cause__``).
 
     The records that were not acknowledged have failed, and the client cannot be used any more.
@@ -62,7 +71,7 @@ class ClientFailedError(KafkaError, ClientClosedError):
         self.__cause__ = cause
 
 
-class ForkedClientError(KafkaError, IllegalStateError):
+class ForkedClientError(_WithoutCode, KafkaError, IllegalStateError):
     """A child process of ``fork`` used a client that its parent process has started.
 
     The client's connections and its event loop belong to the parent. A client that is made or started in the child

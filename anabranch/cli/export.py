@@ -58,22 +58,21 @@ def export(
     """
     if offline is not None and (log_dir or replicas == "all"):
         raise CommandError("--offline reads one log directory; --log-dir and --replicas are for a running cluster")
-    with _progress() as progress:
-        if offline is not None:
+    if offline is not None:
+        with progress_bar() as progress:
             report = export_offline(offline, topic, to, progress=progress)
-        else:
-            directories = _log_dirs(log_dir or [])
-            every = replicas == "all"
+    else:
+        directories = _log_dirs(log_dir or [])
+        every = replicas == "all"
+        if with_admin(bootstrap_server, lambda admin: existing_topics(admin, [topic]))[1]:
+            raise absent_topic(topic)
 
-            if with_admin(bootstrap_server, lambda admin: existing_topics(admin, [topic]))[1]:
-                raise absent_topic(topic)
+        async def run(progress: ExportProgress) -> ExportReport:
+            async with Admin(bootstrap_servers=bootstrap_server) as admin:
+                return await export_topic(admin, topic, to, directories, all_replicas=every, progress=progress)
 
-            async def run() -> ExportReport:
-                async with Admin(bootstrap_servers=bootstrap_server) as admin:
-                    return await export_topic(admin, topic, to, directories, all_replicas=every, progress=progress)
-
-            with warnings_shown():
-                report = anyio.run(run)
+        with progress_bar() as progress, warnings_shown():  # after with_admin, which has a display of its own
+            report = anyio.run(run, progress)
     if json_:
         print(json.dumps(asdict(report), indent=2))
     else:
@@ -128,7 +127,7 @@ class _Bar:
 
 
 @contextmanager
-def _progress() -> Iterator[ExportProgress]:
+def progress_bar() -> Iterator[ExportProgress]:
     """A bar on standard error if that is a terminal."""
     if not sys.stderr.isatty():
         yield NoProgress()

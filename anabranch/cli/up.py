@@ -14,7 +14,7 @@ from rich.console import Console
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Int, Settings
 from anabranch.cli.own_command import this_command
 from anabranch.local.cluster import LocalCluster, run_local_cluster
-from anabranch.local.plan import LocalClusterConfig, parse_overrides
+from anabranch.local.plan import START_TIMEOUT_MS, LocalClusterConfig, parse_overrides
 
 DEFAULT_PORT = 9092
 DEFAULT_CONSOLE_PORT = 8480
@@ -29,6 +29,7 @@ def up(
     console_port: Int | None = None,
     no_console: Annotated[bool, Parameter(negative=())] = False,
     ready_file: Path | None = None,
+    start_timeout_ms: Int = START_TIMEOUT_MS,
     set_: Settings = None,
 ) -> int:
     """Run ZooKeeper, a controller, brokers and the console on this machine until Ctrl-C.
@@ -49,7 +50,10 @@ def up(
     no_console
         Do not run the console.
     ready_file
-        Written as JSON when the cluster serves, and again whenever a process was restarted.
+        Written as JSON when the cluster serves, and again whenever a process was restarted. Removed when the cluster
+        starts and when it stops.
+    start_timeout_ms
+        How long the start of ZooKeeper may take, and then that of the other processes.
     set_
         A config key of the brokers, such as log.retention.ms=3600000; may be given many times. docs/configuration.md
         has the keys, and anabranch configs describe broker 1 --all shows them while the cluster runs.
@@ -57,19 +61,19 @@ def up(
     if console_port is None:
         console_port = DEFAULT_CONSOLE_PORT if port == DEFAULT_PORT else 0
     chosen = None if no_console or find_spec("starlette") is None else console_port
-    config = LocalClusterConfig(str(dir), brokers, controllers, port, parse_overrides(set_ or []), chosen)
-    trio.run(_serve, config, ready_file)
+    overrides = parse_overrides(set_ or [])
+    config = LocalClusterConfig(
+        str(dir), brokers, controllers, port, overrides, chosen, ready_file, start_timeout_ms=start_timeout_ms
+    )
+    trio.run(_serve, config)
     return 0
 
 
-async def _serve(config: LocalClusterConfig, ready_file: Path | None) -> None:
+async def _serve(config: LocalClusterConfig) -> None:
     console = Console(highlight=False)
     async with trio.open_nursery() as nursery:
         await nursery.start(_cancel_on_signal, nursery.cancel_scope, console)
         async with run_local_cluster(config, report_line=console.print) as cluster:
-            if ready_file is not None:
-                cluster.on_change.append(lambda: cluster.write_ready_file(ready_file))
-                cluster.write_ready_file(ready_file)
             console.print(welcome(cluster, this_command()), soft_wrap=True)
             await trio.sleep_forever()
 

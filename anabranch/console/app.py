@@ -225,9 +225,9 @@ def _query_of(request: Request) -> str:
 
 
 class _Text(Convertor[str]):
-    """The rest of a path. A group's id is any text, also with slashes and line ends."""
+    """The rest of a path. A group's id is any text, also with slashes and line ends, or empty."""
 
-    regex = "(?s:.+)"
+    regex = "(?s:.*)"
 
     def convert(self, value: str) -> str:
         return value

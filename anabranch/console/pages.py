@@ -289,6 +289,8 @@ async def groups(watch: Watch, _path: Mapping[str, str], query: Query) -> Render
 
 async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered:
     listed = {g.group_id for g in (await watch.cached("groups", watch.admin.list_groups)).value}
+    if path["group"] not in listed and not path["group"]:
+        return await groups(watch, path, query)
     if path["group"] not in listed:
         raise NotThereError(f"group {path['group']} does not exist")
     seen = await watch.group(path["group"])

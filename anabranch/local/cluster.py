@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ from anabranch.protocol.plurals import counted
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.real_trio import TrioNetwork
 
-READY_DEADLINE_S = 90.0
 CHECK_EVERY_S = 0.05
 CHECK_TIMEOUT_S = 5.0
 ZOOKEEPER, CONSOLE = "zookeeper", "console"
@@ -49,7 +48,7 @@ class LocalCluster:
     brokers: list[ProcessPlan]
     controllers: list[ProcessPlan]
     supervisor: Supervisor
-    on_change: list[Callable[[], None]] = field(default_factory=list)
+    is_serving: bool = False
 
     @property
     def bootstrap(self) -> str:
@@ -70,11 +69,6 @@ class LocalCluster:
         """The console's address; None when there is no console."""
         return None if self.config.console_port is None else f"{HOST}:{self.config.console_port}"
 
-    def changed(self) -> None:
-        """Call ``on_change``, after a restart of a process."""
-        for callback in self.on_change:
-            callback()
-
     def pid(self, name: str) -> int:
         """Process id of ``broker-1``, ``controller-1000`` or ``zookeeper``."""
         return self.supervisor.children[name].pid
@@ -94,8 +88,11 @@ class LocalCluster:
             "log_dirs": {str(plan.node_id): log_dir(self.config.directory, plan.node_id) for plan in self.brokers},
         }
 
-    def write_ready_file(self, path: Path) -> None:
-        """Replace ``path`` atomically, so that a reader never sees half of it."""
+    def write_ready_file(self) -> None:
+        """Replace the file of ``--ready-file`` atomically, so that a reader never sees half of it."""
+        path = self.config.ready_file
+        if path is None or not self.is_serving:
+            return
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         temporary.write_text(json.dumps(self.describe(), indent=2) + "\n")
         temporary.replace(path)
@@ -106,7 +103,8 @@ class LocalCluster:
 
     async def wait_until_serving(self) -> None:
         """Return when every broker responds and lists all brokers. Raises ``CommandError`` at the deadline."""
-        with trio.move_on_after(READY_DEADLINE_S):
+        limit_s = self.config.start_timeout_ms / 1000
+        with trio.move_on_after(limit_s):
             for plan in self.brokers:
                 while not await self._ask_for_all(plan):
                     await trio.sleep(CHECK_EVERY_S)
@@ -114,7 +112,7 @@ class LocalCluster:
         children = self.supervisor.children.values()
         down = [child for child in children if not child.running] or list(children)
         reports = "; ".join(f"{child.name}: {child.last_lines(3) or 'no output'}" for child in down)
-        raise CommandError(f"the cluster was not ready within {READY_DEADLINE_S:g} s: {reports}")
+        raise CommandError(f"the cluster was not ready within {limit_s:g} s (--start-timeout-ms): {reports}")
 
     async def _ask_for_all(self, plan: ProcessPlan) -> bool:
         with trio.move_on_after(CHECK_TIMEOUT_S):
@@ -125,6 +123,11 @@ class LocalCluster:
                 return False
             return {broker.broker_id for broker in response.brokers} >= {other.node_id for other in self.brokers}
         return False
+
+
+def _remove_ready_file(config: LocalClusterConfig) -> None:
+    if config.ready_file is not None:
+        config.ready_file.unlink(missing_ok=True)
 
 
 @asynccontextmanager
@@ -179,6 +182,7 @@ async def _run_on_ports(
     restart: bool,
 ) -> AsyncIterator[LocalCluster]:
     directory = Path(config.directory).resolve()
+    _remove_ready_file(config)  # of a run that was killed
     if (directory / ZOOKEEPER).is_dir():
         report_line(f"using the data of an earlier run in {directory}; --dir names another directory")
     (directory / "logs").mkdir(parents=True, exist_ok=True)
@@ -190,14 +194,14 @@ async def _run_on_ports(
         zookeeper.connect_string,
         plan_brokers(config, zookeeper.connect_string, *broker_ports),
         plan_controllers(config, zookeeper.connect_string, *controller_ports),
-        Supervisor(report_line=report_line, on_restart=lambda _: cluster.changed(), restart=restart),
+        Supervisor(report_line=report_line, on_restart=lambda _: cluster.write_ready_file(), restart=restart),
     )
     async with trio.open_nursery() as nursery:
         supervisor = cluster.supervisor
         try:
             report_line("starting ZooKeeper")
             supervisor.add(Child(ZOOKEEPER, zookeeper.command, str(directory / "logs" / "zookeeper.log")), nursery)
-            await zookeeper.wait_until_serving(READY_DEADLINE_S)
+            await zookeeper.wait_until_serving(config.start_timeout_ms / 1000)
             report_line(f"starting {counted(config.controllers, 'controller')} and {counted(config.brokers, 'broker')}")
             for plan in [*cluster.controllers, *cluster.brokers]:
                 Path(plan.config_path).write_text(plan.properties_text())
@@ -208,8 +212,12 @@ async def _run_on_ports(
                 argv = [sys.executable, "-m", "anabranch.cli.main", "console", "-b", cluster.bootstrap]
                 argv += ["--listen", cluster.console]
                 supervisor.add(Child(CONSOLE, argv, str(directory / "logs" / "console.log")), nursery)
+            cluster.is_serving = True
+            cluster.write_ready_file()
             yield cluster
         finally:
+            cluster.is_serving = False
+            _remove_ready_file(config)
             with trio.CancelScope(shield=True):
                 await supervisor.stop([name for name in (CONSOLE,) if name in supervisor.children])
                 await supervisor.stop([plan.name for plan in cluster.brokers if plan.name in supervisor.children])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from anabranch.protocol.addresses import join_address, split_address
 from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
@@ -14,6 +15,7 @@ from anabranch.zk_schemas.static_keys import for_broker
 
 HOST = "127.0.0.1"
 SESSION_TIMEOUT_MS = 6_000
+START_TIMEOUT_MS = 90_000
 REPLICATION_FACTOR = 3
 """The replication factor of topics, also of ``__consumer_offsets``, if there are enough brokers."""
 
@@ -39,6 +41,10 @@ class LocalClusterConfig:
     port: int = 0
     overrides: Mapping[str, str] = field(default_factory=dict)
     console_port: int | None = None
+    ready_file: Path | None = None
+    """Written when the cluster serves. It does not exist before, nor after the end."""
+    start_timeout_ms: int = START_TIMEOUT_MS
+    """The limit of the start of ZooKeeper, and then of the other processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +165,8 @@ def validate(config: LocalClusterConfig) -> None:
         raise ConfigError("--brokers", f"{config.brokers} is below 1")
     if config.controllers < 1:
         raise ConfigError("--controllers", f"{config.controllers} is below 1")
+    if config.start_timeout_ms < 1:
+        raise ConfigError("--start-timeout-ms", f"{config.start_timeout_ms} is below 1")
     last = config.port + config.brokers - 1
     if config.port < 0:
         raise ConfigError("--port", f"{config.port} is below 0")

@@ -77,7 +77,6 @@ class Metadata:
         self._retry_backoff_max_ms = retry_backoff_max_ms
         self._allow_auto_create = allow_auto_create
         self._topic_idle_ms = topic_idle_ms
-        self._logs_absent_once = topic_idle_ms < float("inf")
         self._topics: dict[str, float] = {}
         self.all_topics = False
         self.knows_all_topics = False

@@ -102,7 +102,7 @@ def test_the_console_starts_and_ends_with_the_cluster(tmp_path: Path) -> None:
             process.terminate()
             output = process.communicate(timeout=DEADLINE_S)[0]
     assert f"Console: http://{address}/" in output
-    assert page(f"http://{address}/") == ""
+    assert page(f"http://{address}/") == "" and not ready.exists()
 
 
 def page(url: str) -> str:

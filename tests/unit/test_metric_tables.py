@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from anabranch.broker.metrics.broker_metrics import BrokerMetrics
 from anabranch.broker.metrics.request_metrics import RequestMetrics
 from anabranch.broker.metrics.table import BROKER_METRICS
 from anabranch.controller.metric_table import CONTROLLER_METRICS
-from anabranch.runtime.metric_rows import MetricRow, MetricTable, counter, gauge
+from anabranch.runtime.metric_rows import MetricTable, counter, gauge
 from anabranch.runtime.metric_table import PROCESS_METRICS
 from tests.support.seen import metrics_page
 
@@ -25,31 +26,57 @@ def test_the_page_has_the_metrics_of_the_tables() -> None:
     assert metrics_page.PAGE.read_text() == metrics_page.page(), "run make gen"
 
 
-def sources(*packages: str) -> str:
-    paths = (path for package in packages for path in (ROOT / package).rglob("*.py") if "table" not in path.name)
-    return "\n".join(path.read_text() for path in paths)
+TABLES = {
+    "PROCESS_METRICS": (PROCESS_METRICS, "runtime"),
+    "BROKER_METRICS": (BROKER_METRICS, "broker"),
+    "CONTROLLER_METRICS": (CONTROLLER_METRICS, "controller"),
+}
+"""By the name in the code: the table, and the package that uses it."""
 
 
-@pytest.mark.parametrize(
-    ("table", "packages"),
-    [
-        (PROCESS_METRICS, ("runtime",)),
-        (BROKER_METRICS, ("broker",)),
-        (CONTROLLER_METRICS, ("controller",)),
-    ],
-    ids=["process", "broker", "controller"],
-)
-def test_each_declared_metric_is_exported(table: MetricTable, packages: tuple[str, ...]) -> None:
-    """The code has the metric's name, or the part of it behind a common beginning."""
-    code = sources(*packages)
-    states = tuple(state.value.lower() for state in GroupState)
+def names_in(name_of_table: str, package: str) -> set[str]:
+    """The names of metrics in the files that use a table, as regular expressions. Loop variables stand for any word."""
+    found = set()
+    for path in (ROOT / package).rglob("*.py"):
+        text = path.read_text()
+        if name_of_table in text and "table" not in path.name:
+            tree = ast.parse(text)
+            known: dict[str, set[str]] = {}
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+                    for target in node.targets:
+                        known.setdefault(ast.unparse(target), set()).add(str(node.value.value))
+            texts = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+            parts = [part for node in texts for part in node.values]
+            used = [ast.unparse(part.value) for part in parts if isinstance(part, ast.FormattedValue)]
+            beginnings = set().union(*(known.get(name, ()) for name in used))
+            found |= {"".join(_pattern(part, known) for part in node.values) for node in texts}
+            constants = {node for node in ast.walk(tree) if isinstance(node, ast.Constant)} - {*parts}
+            found |= {str(node.value) for node in constants} - beginnings
+    return {name for name in found if re.fullmatch(r"(?:\(\?:)?(?:anabranch|kafka)_[a-z0-9_|:()?\\+]+", name)}
 
-    def is_named(row: MetricRow) -> bool:
-        parts = row.name.split("_")
-        ends = ("_".join(parts[at:]) for at in range(len(parts)))
-        return any(re.search(rf"[\"_}}]{end}\"", code) for end in ends) or row.name.endswith(states)
 
-    assert [row.name for row in table if not is_named(row) and not OF_LIBRARY.match(row.name)] == []
+def _pattern(part: ast.expr, known: dict[str, set[str]]) -> str:
+    if isinstance(part, ast.Constant):
+        return str(part.value)
+    assert isinstance(part, ast.FormattedValue)
+    values = known.get(ast.unparse(part.value))
+    return r"\w+" if values is None else f"(?:{'|'.join(sorted(values))})"
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_each_declared_metric_is_exported_and_each_exported_one_is_declared(name: str) -> None:
+    """A scrape that exports a metric without a row would end without an answer."""
+    table, package = TABLES[name]
+    patterns = names_in(name, package)
+    rows = {row.name for row in table if not OF_LIBRARY.match(row.name)}
+    assert len(rows) > 5 and {row for row in rows if not any(re.fullmatch(one, row) for one in patterns)} == set()
+    assert {one for one in patterns if not any(re.fullmatch(one, row) for row in rows)} == set()
+
+
+def test_each_state_of_a_group_has_a_row() -> None:
+    names = {f"kafka_coordinator_group_groupmetadatamanager_numgroups{state.value.lower()}" for state in GroupState}
+    assert names <= {row.name for row in BROKER_METRICS}
 
 
 def test_a_metric_that_is_declared_twice_or_not_at_all_is_an_error() -> None:

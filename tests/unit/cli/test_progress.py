@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import io
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from rich.console import Console
 
-from anabranch.cli import progress
+from anabranch.cli import export, progress
+from anabranch.command_error import CommandError
+from anabranch.export.run import NoProgress
 
 
 class Screen(io.StringIO):
@@ -43,3 +47,23 @@ def test_a_short_wait_and_a_pipe_show_nothing(monkeypatch: pytest.MonkeyPatch) -
     with progress.waiting("waiting for h:1", Console(file=piped, force_terminal=False)):
         assert set(threading.enumerate()) <= before
     assert "waiting" not in screen.getvalue() and piped.getvalue() == ""
+
+
+def test_export_looks_for_the_topic_before_it_shows_its_own_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two displays at once would overwrite one another."""
+    shown: list[str] = []
+
+    @contextmanager
+    def bars() -> Iterator[NoProgress]:
+        shown.append("bars")
+        yield NoProgress()
+
+    def no_topic(server: str, call: object) -> tuple[list[str], list[str]]:
+        shown.append("look")
+        return [], ["t"]
+
+    monkeypatch.setattr(export, "progress_bar", bars)
+    monkeypatch.setattr(export, "with_admin", no_topic)
+    with pytest.raises(CommandError, match="t does not exist"):
+        export.export(topic="t", to="there")
+    assert shown == ["look"]

@@ -11,8 +11,9 @@ from anabranch.cli.up import welcome
 from anabranch.command_error import CommandError
 from anabranch.local.cluster import LocalCluster, run_local_cluster
 from anabranch.local.embedded_zookeeper import EmbeddedZookeeper
-from anabranch.local.plan import LocalClusterConfig, plan_brokers, plan_controllers
+from anabranch.local.plan import LocalClusterConfig, plan_brokers, plan_controllers, validate
 from anabranch.local.supervisor import Supervisor
+from anabranch.zk_schemas.config_def import ConfigError
 
 
 def test_the_addresses_of_controllers_are_printed() -> None:
@@ -57,3 +58,30 @@ async def test_data_of_an_earlier_run_are_named(
         await run_local_cluster(config, report_line=lines.append).__aenter__()
     expected = [f"using the data of an earlier run in {tmp_path}; --dir names another directory"]
     assert lines == (expected if has_data else [])
+
+
+@pytest.mark.trio
+async def test_the_start_has_a_limit_and_a_ready_file_of_an_earlier_run_is_removed_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a script that waits for the file would use a cluster that does not serve yet."""
+    ready = tmp_path / "ready.json"
+    ready.write_text("{}")
+    found: list[tuple[float, bool]] = []
+
+    async def wait(zookeeper: EmbeddedZookeeper, deadline_s: float) -> None:
+        found.append((deadline_s, ready.exists()))
+        raise CommandError("this test starts no process")
+
+    monkeypatch.setattr(EmbeddedZookeeper, "prepare", lambda zookeeper: None)
+    monkeypatch.setattr(EmbeddedZookeeper, "wait_until_serving", wait)
+    monkeypatch.setattr(Supervisor, "add", lambda supervisor, child, nursery: None)
+    config = LocalClusterConfig(str(tmp_path / "d"), brokers=1, ready_file=ready, start_timeout_ms=1_500)
+    with pytest.RaisesGroup(pytest.RaisesExc(CommandError, match="starts no process")):
+        await run_local_cluster(config, report_line=print).__aenter__()
+    assert found == [(1.5, False)]
+
+
+def test_a_limit_of_the_start_below_one_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--start-timeout-ms: 0 is below 1"):
+        validate(LocalClusterConfig("d", start_timeout_ms=0))

@@ -88,3 +88,10 @@ def test_the_clients_of_the_package_build_their_environment() -> None:
         assert isinstance(ours(bootstrap_servers="h:1")._env.network, AnyioNetwork)
         with pytest.raises(TypeError, match="env"):
             theirs(bootstrap_servers="h:1")
+
+
+def test_an_error_of_the_client_itself_shows_no_code_of_a_broker() -> None:
+    forked, failed = errors.ForkedClientError("Consumer"), errors.ClientFailedError("Consumer", ValueError("v"))
+    assert str(forked).startswith("this Consumer was started before the process forked")
+    assert str(failed).startswith("a task of this Consumer ended by an error: ValueError")
+    assert forked.code is failed.code is errors.ErrorCode.UNKNOWN_SERVER_ERROR

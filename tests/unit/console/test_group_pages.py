@@ -194,3 +194,12 @@ async def test_the_preview_of_a_reset_shows_the_offsets_before_and_after_it() ->
     admin = Groups(ends=dict.fromkeys(range(4), (5, 60)), groups={"g": {0: 50}})
     page = await served(admin)("/change/reset?group=g&topic=t&to=earliest&partitions=0,1")
     assert (cells(page, "from"), cells(page, "to")) == (["50", "-"], ["5", "5"])
+
+
+async def test_a_group_whose_id_is_empty_has_a_page() -> None:
+    admin = Groups()
+    admin.groups = {"": {}, "g": {}}
+    page = served(admin)
+    assert "Stable" in await page("/groups/") and "/groups/g" not in await page("/groups/")
+    admin.groups = {"g": {}}
+    assert "/groups/g" in await page("/groups/")
