@@ -189,8 +189,8 @@ def each(rule: Rule) -> Rule:
 
     def all_items(name: str, value: Any) -> list[Any]:
         given = value.keys() if isinstance(value, Mapping) else value
-        if isinstance(value, TopicPartition):
-            raise refused(TypeError, name, value, "a list")
+        if isinstance(value, TopicPartition | str):
+            raise refused(TypeError, name, value, f"a list, as in [{value!r}]")
         return [rule(f"{name}[{at}]", item) for at, item in enumerate(items(name, given, "a list"))]
 
     return all_items

@@ -15,6 +15,7 @@ from anabranch.blocking.admin import Admin
 from anabranch.client.admin.types import ConfigSource
 from anabranch.confluent.config import admin_options, named_as_given
 from anabranch.confluent.errors import translated
+from anabranch.confluent.limits import limit, within
 from anabranch.confluent.messages import ClusterMetadata, cluster_metadata
 from anabranch.confluent.missing import missing, missing_in_module
 
@@ -102,11 +103,17 @@ class AdminClient:
         weakref.finalize(self, _close_elsewhere, self._admin).atexit = False
 
     def create_topics(
-        self, new_topics: Iterable[NewTopic], *, operation_timeout: float | None = None, validate_only: bool = False
+        self,
+        new_topics: Iterable[NewTopic],
+        *,
+        operation_timeout: float | None = None,
+        request_timeout: float | None = None,
+        validate_only: bool = False,
     ) -> dict[str, Future[None]]:
         """Create topics one after the other. Returns a future for each by name, which is done already.
 
-        ``operation_timeout`` is in seconds.
+        ``operation_timeout`` is how long the controller may take for a topic, ``request_timeout`` how long this call
+        waits for it, in seconds.
         """
         limit_ms = _milliseconds(operation_timeout)
 
@@ -114,18 +121,22 @@ class AdminClient:
             assigned = dict(enumerate(new.replica_assignment or ()))
             counts = (-1, -1) if assigned else (new.num_partitions, new.replication_factor)
             topic = client.NewTopic(new.topic, *counts, new.config, assigned)
-            self._admin.create_topics([topic], timeout_ms=limit_ms, validate_only=validate_only)
+            self._call(request_timeout, "create_topics", [topic], timeout_ms=limit_ms, validate_only=validate_only)
 
         return {new.topic: _outcome(create, new) for new in new_topics}
 
     def delete_topics(
-        self, topics: Iterable[str], *, operation_timeout: float | None = None
+        self,
+        topics: Iterable[str],
+        *,
+        operation_timeout: float | None = None,
+        request_timeout: float | None = None,
     ) -> dict[str, Future[None]]:
         """Delete topics, as ``create_topics`` creates them."""
         limit_ms = _milliseconds(operation_timeout)
 
         def delete(name: str) -> None:
-            self._admin.delete_topics([name], timeout_ms=limit_ms)
+            self._call(request_timeout, "delete_topics", [name], timeout_ms=limit_ms)
 
         return {name: _outcome(delete, name) for name in topics}
 
@@ -134,6 +145,7 @@ class AdminClient:
         new_partitions: Iterable[NewPartitions],
         *,
         operation_timeout: float | None = None,
+        request_timeout: float | None = None,
         validate_only: bool = False,
     ) -> dict[str, Future[None]]:
         """Resize topics one after the other, as ``create_topics`` creates them. Keys keep their order."""
@@ -142,30 +154,32 @@ class AdminClient:
         def resize(new: NewPartitions) -> None:
             if new.replica_assignment:
                 raise ValueError("replica_assignment must be None: the controller places the replicas")
-            self._admin.create_partitions(
-                {new.topic: new.new_total_count}, timeout_ms=limit_ms, validate_only=validate_only
-            )
+            counts = {new.topic: new.new_total_count}
+            self._call(request_timeout, "create_partitions", counts, timeout_ms=limit_ms, validate_only=validate_only)
 
         return {new.topic: _outcome(resize, new) for new in new_partitions}
 
     def describe_configs(
         self, resources: Iterable[ConfigResource], *, request_timeout: float | None = None
     ) -> dict[ConfigResource, Future[dict[str, ConfigEntry]]]:
-        """The keys of each topic or broker. The futures are done already. Waits at most ``default.api.timeout.ms``."""
+        """The keys of each topic or broker. The futures are done already. ``request_timeout`` is in s."""
 
         def describe(resource: ConfigResource) -> dict[str, ConfigEntry]:
             of_topic = resource.restype is ResourceType.TOPIC
             chosen: dict[str, Any] = {"topics": [resource.name]} if of_topic else {"brokers": [int(resource.name)]}
-            (found,) = self._admin.describe_configs(**chosen).values()
+            (found,) = self._call(request_timeout, "describe_configs", **chosen).values()
             return {name: _config_entry(entry) for name, entry in found.items()}
 
         return {resource: _outcome(describe, resource) for resource in resources}
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
-        """The brokers, and all topics or one. Waits at most ``default.api.timeout.ms``."""
+        """The brokers, and all topics or one. Waits at most ``timeout`` seconds, or ``default.api.timeout.ms``."""
         with translated():
-            describe = self._admin._client._describe
-            return cluster_metadata(self._admin._run(describe, None if topic is None else [topic]))
+            return cluster_metadata(self._call(timeout, "_describe", None if topic is None else [topic]))
+
+    def _call(self, timeout: float | None, name: str, *args: Any, **kwargs: Any) -> Any:
+        method = getattr(self._admin._client, name)
+        return self._admin._run(within(timeout, name.replace("_describe", "list_topics"), method, *args, **kwargs))
 
     def poll(self, timeout: float = 0) -> int:
         """Returns 0: nothing calls back."""
@@ -206,7 +220,8 @@ def _outcome(function: Callable[[Any], T], argument: Any) -> Future[T]:
 
 
 def _milliseconds(seconds: float | None) -> int | None:
-    return None if seconds is None or seconds < 0 else int(seconds * 1000)
+    limit_s = limit(seconds)
+    return None if limit_s is None else int(limit_s * 1000)
 
 
 def __getattr__(name: str) -> Any:

@@ -19,6 +19,7 @@ from anabranch.confluent.commits import CommitOutcome
 from anabranch.confluent.commits import Consumer as BlockingConsumer
 from anabranch.confluent.config import consumer_options, named_as_given
 from anabranch.confluent.errors import CODES, KafkaError, KafkaException, error_of, translated
+from anabranch.confluent.limits import limit, within
 from anabranch.confluent.messages import (
     OFFSET_BEGINNING,
     OFFSET_END,
@@ -56,6 +57,14 @@ class Consumer:
             if threading.get_ident() != self._callback_thread:
                 return getattr(self._consumer, name)(*args, **kwargs)
             return self._call_in_callback(getattr(self._consumer._client, name), *args, **kwargs)
+
+    def _call_within(self, timeout: float | None, name: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Call an async function in the event loop, for at most ``timeout`` seconds."""
+        call = within(timeout, name, function, *args)
+        with translated():
+            if threading.get_ident() != self._callback_thread:
+                return self._consumer._run(call)
+            return self._call_in_callback(call)
 
     def _call_in_callback(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         loop = self._consumer._loop
@@ -234,8 +243,14 @@ class Consumer:
         return [TopicPartition(*tp, offset=at.offset, metadata=at.metadata) for tp, at in chosen.items()]
 
     def committed(self, partitions: Iterable[TopicPartition], timeout: float = -1) -> list[TopicPartition]:
-        """The committed offset of each partition, or OFFSET_INVALID. Waits at most ``default.api.timeout.ms``."""
-        return [_at(tp, self._call("committed", tp.key)) for tp in partitions]
+        """The committed offset of each partition, or OFFSET_INVALID."""
+        chosen = list(partitions)
+
+        async def committed() -> list[Any]:
+            return [await self._consumer._client.committed(tp.key) for tp in chosen]
+
+        found = self._call_within(timeout, "committed", committed)
+        return [_at(tp, offset) for tp, offset in zip(chosen, found, strict=True)]
 
     def position(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """The offset of the next message of each partition. Waits until it is known."""
@@ -254,21 +269,21 @@ class Consumer:
         self, partition: TopicPartition, timeout: float | None = None, cached: bool = False
     ) -> tuple[int, int]:
         """The first offset, and the offset after the last record."""
-        limit_s = None if timeout is None or timeout < 0 else timeout
-        found: tuple[int, int] = self._call("get_watermark_offsets", partition.key, limit_s, cached=cached)
+        found: tuple[int, int] = self._call("get_watermark_offsets", partition.key, limit(timeout), cached=cached)
         return found
 
     def offsets_for_times(self, partitions: Iterable[TopicPartition], timeout: float = -1) -> list[TopicPartition]:
         """For each partition the first offset at or after the time in ``offset`` (ms); OFFSET_END if there is none."""
         chosen = list(partitions)
-        found = self._call("offsets_for_times", {tp.key: tp.offset for tp in chosen})
+        times = {tp.key: tp.offset for tp in chosen}
+        found = self._call_within(timeout, "offsets_for_times", self._consumer._client.offsets_for_times, times)
         return [_at(tp, OFFSET_END if found[tp.key] is None else found[tp.key].offset) for tp in chosen]
 
     # ------------------------------------------------------------ others
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
         """The brokers, and all topics or one."""
-        return cluster_metadata(self._call("list_topics", topic, None if timeout < 0 else timeout))
+        return cluster_metadata(self._call("list_topics", topic, limit(timeout)))
 
     def close(self) -> None:
         """Commit, with ``enable.auto.commit``, and leave the group."""

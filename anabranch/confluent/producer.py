@@ -16,6 +16,7 @@ from anabranch.blocking.producer import Producer as BlockingProducer
 from anabranch.client import RecordMetadata, errors
 from anabranch.confluent.config import named_as_given, producer_options
 from anabranch.confluent.errors import CODES, KafkaError, error_of, translated
+from anabranch.confluent.limits import limit
 from anabranch.confluent.messages import ClusterMetadata, Message, cluster_metadata, timestamp_of
 from anabranch.confluent.missing import missing
 from anabranch.protocol.batch_layout import Header
@@ -121,7 +122,7 @@ class Producer:
         if self._reports.empty():
             self._producer._ensure_usable()
         served = 0
-        wait_s = _limit(timeout)
+        wait_s = limit(timeout)
         while True:
             try:
                 token, callback, error, message = self._reports.get(timeout=wait_s)
@@ -137,7 +138,7 @@ class Producer:
         It does not wait for a record that another thread is still in ``produce`` with, but counts it.
         """
         self._producer._ensure_usable()
-        limit_s = _limit(timeout)
+        limit_s = limit(timeout)
         deadline = None if limit_s is None else time.monotonic() + limit_s
         while sent := self._unserved.difference(self._producing.values()):
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -159,7 +160,7 @@ class Producer:
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
         """The brokers, and all topics or one."""
         with translated():
-            return cluster_metadata(self._producer.list_topics(topic, _limit(timeout)))
+            return cluster_metadata(self._producer.list_topics(topic, limit(timeout)))
 
     def close(self) -> None:
         """``flush``, and disconnect. Does nothing if the producer is closed already."""
@@ -200,8 +201,3 @@ def _encoded(value: str | bytes | None) -> bytes | None:
 def _pairs(headers: Headers) -> list[Header]:
     items = headers.items() if isinstance(headers, Mapping) else headers
     return [(name, _encoded(value)) for name, value in items]
-
-
-def _limit(timeout: float | None) -> float | None:
-    """Seconds; None to wait without end, which is any negative number in confluent-kafka."""
-    return None if timeout is None or timeout < 0 else timeout

@@ -6,9 +6,10 @@ import contextlib
 import gc
 import queue
 import re
+import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anyio
@@ -19,7 +20,7 @@ from anyio.from_thread import start_blocking_portal
 from anabranch.client import OffsetAndMetadata
 from anabranch.client.errors import ErrorCode
 from anabranch.confluent import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from anabranch.confluent.admin import AdminClient, ConfigResource, NewPartitions, ResourceType
+from anabranch.confluent.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
 from anabranch.confluent.commits import Consumer as InTurn
 from anabranch.confluent.config import IGNORED, ONLY, admin_options, consumer_options, producer_options
 from anabranch.confluent.errors import CODES
@@ -280,6 +281,42 @@ def ends() -> Iterator[contextlib.ExitStack]:
     """What is called after the test."""
     with contextlib.ExitStack() as found:
         yield found
+
+
+AT, TOPIC_T = TopicPartition("t", 0, 0), ConfigResource("topic", "t")  # type: ignore[arg-type]
+TIMED_CALLS: dict[str, tuple[type[Any], Callable[[Any, float], Any]]] = {
+    "producer list_topics": (Producer, lambda client, timeout: client.list_topics(timeout=timeout)),
+    "consumer list_topics": (Consumer, lambda client, timeout: client.list_topics(timeout=timeout)),
+    "committed": (Consumer, lambda client, timeout: client.committed([AT], timeout=timeout)),
+    "offsets_for_times": (Consumer, lambda client, timeout: client.offsets_for_times([AT], timeout=timeout)),
+    "get_watermark_offsets": (Consumer, lambda client, timeout: client.get_watermark_offsets(AT, timeout=timeout)),
+    "admin list_topics": (AdminClient, lambda client, timeout: client.list_topics(timeout=timeout)),
+    "create_topics": (AdminClient, lambda a, s: a.create_topics([NewTopic("t")], request_timeout=s)["t"].result()),
+    "delete_topics": (AdminClient, lambda a, s: a.delete_topics(["t"], request_timeout=s)["t"].result()),
+    "create_partitions": (
+        AdminClient,
+        lambda a, s: a.create_partitions([NewPartitions("t", 2)], request_timeout=s)["t"].result(),
+    ),
+    "describe_configs": (
+        AdminClient,
+        lambda a, s: a.describe_configs([TOPIC_T], request_timeout=s)[TOPIC_T].result(),
+    ),
+}
+"""Each call that takes a time limit, by name."""
+
+
+@pytest.mark.parametrize("call", TIMED_CALLS)
+def test_the_timeout_of_a_call_ends_it(call: str, ends: contextlib.ExitStack) -> None:
+    """With the client's own limits the call would wait for a minute. The socket takes connections and never answers."""
+    kind, run = TIMED_CALLS[call]
+    silent = ends.enter_context(socket.create_server(("127.0.0.1", 0)))
+    conf = {"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}"}
+    client = kind({**conf, "group.id": "g"} if kind is Consumer else conf)
+    ends.callback(client._admin.close if kind is AdminClient else client.close)
+    with pytest.raises(KafkaException) as raised:
+        run(client, 0.05)
+    assert raised.value.args[0] == KafkaError._TIMED_OUT
+    assert "60000" not in str(raised.value)
 
 
 def test_an_admin_that_nobody_refers_to_ends(broker: FakeBroker) -> None:
