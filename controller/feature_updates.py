@@ -6,11 +6,18 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from anabranch.controller import view
+from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.plurals import listed
 from anabranch.protocol.request_kinds import UpgradeType
 from anabranch.zk_schemas.broker_registration import VersionRange
 from anabranch.zk_schemas.features import (
+    CONSUMER_OFFSETS_TOPIC_SCHEMA,
+    GROUP_COORDINATOR,
+    LINEAGE_LEVEL,
     MAX_LEVEL,
+    ORDERED_RESIZE,
     REQUIRED,
     Features,
     FeaturesStatus,
@@ -20,6 +27,25 @@ from anabranch.zk_schemas.features import (
 )
 
 Ranges = Mapping[str, VersionRange]
+
+_LOST = {
+    ORDERED_RESIZE: (
+        LINEAGE_LEVEL,
+        "topics {} were resized or could not be loaded, and a release that does not know lineages would not keep the"
+        " order of keys when it writes or reads these topics.",
+    ),
+    GROUP_COORDINATOR: (
+        2,
+        "topics {} were resized or could not be loaded, and a group member that waits for another member to process"
+        " moved keys would wait until the level is raised again.",
+    ),
+    CONSUMER_OFFSETS_TOPIC_SCHEMA: (
+        2,
+        "topics {} were resized or could not be loaded, and committed offsets would no longer name the incarnation of"
+        " their partition.",
+    ),
+}
+"""For each feature: the lowest level without a loss, and what resized topics lose below this level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +184,37 @@ def _check_direction(found: FinalizedFeature, update: Update, cluster: FeatureFa
 
 
 def _check_downgrade(update: Update, cluster: FeatureFacts) -> None:
-    if blocked := cluster.blocked(update.feature, update.level):
-        raise KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, blocked)
-    if update.type is UpgradeType.SAFE_DOWNGRADE and (lost := cluster.lost(update.feature, update.level)):
+    if obstacle := cluster.blocked(update.feature, update.level):
+        raise KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, obstacle)
+    if update.type is UpgradeType.SAFE_DOWNGRADE and (loss := cluster.lost(update.feature, update.level)):
         raise KafkaError(
-            ErrorCode.FEATURE_UPDATE_FAILED, f"The downgrade is not safe: {lost} An unsafe downgrade is still possible."
+            ErrorCode.FEATURE_UPDATE_FAILED, f"The downgrade is not safe: {loss} An unsafe downgrade is still possible."
         )
+
+
+def lost(image: ClusterImage, feature: str, level: int) -> str:
+    """A description of the loss when the feature goes down to ``level``; empty if nothing is lost."""
+    lowest, message = _LOST.get(feature, (0, ""))
+    if level >= lowest:
+        return ""
+    resized = sorted([*image.malformed, *(name for name, topic in _kept(image) if topic.has_layouts())])
+    return message.format(listed(resized)) if resized else ""
+
+
+def blocked(image: ClusterImage, feature: str, level: int) -> str:
+    """A description of an obstacle even to an unsafe downgrade; empty if there is none."""
+    if feature not in _LOST or level >= _LOST[feature][0]:
+        return ""
+    resizing = [name for name, topic in _kept(image) if not view.is_over(topic)]
+    if not resizing:
+        return ""
+    first = f"{resizing[0]}: {view.unfinished(image.topics[resizing[0]])}"
+    return f"Topics {listed(resizing)} are being resized: wait until that is done ({first})."
+
+
+def _kept(image: ClusterImage) -> list[tuple[str, TopicImage]]:
+    """The topics that are not being deleted, by name."""
+    return [(name, topic) for name, topic in sorted(image.topics.items()) if name not in image.deletions]
 
 
 def _check_brokers(update: Update, cluster: FeatureFacts) -> None:

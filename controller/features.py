@@ -12,52 +12,22 @@ from collections.abc import Mapping
 
 import structlog
 
-from anabranch.controller import view
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.events import BrokersChanged, FeaturesChanged, ResizesDue
 from anabranch.controller.feature_updates import for_new_cluster, with_risen_minimums
-from anabranch.controller.image import ClusterImage, TopicImage
+from anabranch.controller.image import ClusterImage
 from anabranch.controller.reads.brokers import LockedBrokers
 from anabranch.controller.reads.features import FoundFeatures
-from anabranch.protocol.plurals import listed
 from anabranch.protocol.sentinels import NO_EPOCH
 from anabranch.runtime.env import CreateOp, SetOp, Znode
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.broker_registration import VersionRange
-from anabranch.zk_schemas.features import (
-    CONSUMER_OFFSETS_TOPIC_SCHEMA,
-    GROUP_COORDINATOR,
-    LINEAGE_LEVEL,
-    ORDERED_RESIZE,
-    Features,
-    FeaturesStatus,
-    IncompatibleFeaturesError,
-    misfits,
-)
+from anabranch.zk_schemas.features import Features, FeaturesStatus, IncompatibleFeaturesError, misfits
 from anabranch.zk_schemas.znode import MalformedZnodeError
 
 logger = structlog.get_logger(__name__)
-
-_LOST = {
-    ORDERED_RESIZE: (
-        LINEAGE_LEVEL,
-        "topics {} were resized or could not be loaded, and a release that does not know lineages would not keep the"
-        " order of keys when it writes or reads these topics.",
-    ),
-    GROUP_COORDINATOR: (
-        2,
-        "topics {} were resized or could not be loaded, and a group member that waits for another member to process"
-        " moved keys would wait until the level is raised again.",
-    ),
-    CONSUMER_OFFSETS_TOPIC_SCHEMA: (
-        2,
-        "topics {} were resized or could not be loaded, and committed offsets would no longer name the incarnation of"
-        " their partition.",
-    ),
-}
-"""For each feature: the lowest level without a loss, and what resized topics lose below this level."""
 
 
 def on_features_loaded(context: Context, found: Znode | None) -> Decisions[None]:
@@ -144,28 +114,3 @@ def write(context: Context, effects: Effects) -> Decisions[None]:
         levels = {name: feature.max_version_level for name, feature in sorted(features.features.items())}
         epoch = context.image.features_epoch
         logger.info("features.written", epoch=epoch, status=features.status.name, levels=levels)
-
-
-def lost(image: ClusterImage, feature: str, level: int) -> str:
-    """A description of the loss when the feature goes down to ``level``; empty if nothing is lost."""
-    lowest, message = _LOST.get(feature, (0, ""))
-    if level >= lowest:
-        return ""
-    resized = sorted([*image.malformed, *(name for name, topic in _kept(image) if topic.has_layouts())])
-    return message.format(listed(resized)) if resized else ""
-
-
-def blocked(image: ClusterImage, feature: str, level: int) -> str:
-    """A description of an obstacle even to an unsafe downgrade; empty if there is none."""
-    if feature not in _LOST or level >= _LOST[feature][0]:
-        return ""
-    resizing = [name for name, topic in _kept(image) if not view.is_over(topic)]
-    if not resizing:
-        return ""
-    first = f"{resizing[0]}: {view.unfinished(image.topics[resizing[0]])}"
-    return f"Topics {listed(resizing)} are being resized: wait until that is done ({first})."
-
-
-def _kept(image: ClusterImage) -> list[tuple[str, TopicImage]]:
-    """The topics that are not being deleted, by name."""
-    return [(name, topic) for name, topic in sorted(image.topics.items()) if name not in image.deletions]

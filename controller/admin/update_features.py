@@ -10,7 +10,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from anabranch.controller import features
+from anabranch.controller import feature_updates, features
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Decisions, Effects
@@ -64,8 +64,8 @@ def decide(
     cluster = FeatureFacts(
         config.features,
         {id: broker.registration.features for id, broker in brokers.live.items()},
-        lost=functools.partial(features.lost, image),
-        blocked=functools.partial(features.blocked, image),
+        lost=functools.partial(feature_updates.lost, image),
+        blocked=functools.partial(feature_updates.blocked, image),
     )
     finalized, errors = judge(image.features, updates, cluster)
     results = [
