@@ -30,6 +30,7 @@ def after_broker_change(
     controller_epoch: int,
     *,
     unclean: bool = False,
+    adding: Collection[int] = (),
 ) -> PartitionState | None:
     """The state after brokers registered or disappeared (Kafka's ``OfflinePartitionLeaderElection``).
 
@@ -37,7 +38,8 @@ def after_broker_change(
 
     The first electable replica of the ISR replaces a leader that is not live. If no replica of the ISR is electable,
     the partition is offline and keeps its ISR, because every member of the ISR has all committed records. With
-    ``unclean``, another replica may lead instead, and is then the whole ISR.
+    ``unclean``, another replica may lead instead, and is then the whole ISR. The replicas that a reassignment is adding
+    (``adding``) come last then, because they have the fewest records.
     """
     in_sync = [replica for replica in state.isr if replica in live]
     if state.leader in live:
@@ -47,7 +49,7 @@ def after_broker_change(
     leader = _first(replicas, in_sync, electable)
     if leader is not None:
         return _changed(state, controller_epoch, leader=leader, isr=in_sync)
-    if unclean and (leader := _first(replicas, electable)) is not None:
+    if unclean and (leader := _first(_unclean_order(replicas, adding), electable)) is not None:
         return _changed(state, controller_epoch, leader=leader, isr=[leader])
     if state.leader == NO_LEADER:
         return None
@@ -157,6 +159,10 @@ def resigned(
 def offline(state: PartitionState, controller_epoch: int) -> PartitionState:
     """The state without a leader. The ISR stays, and the leader epoch rises."""
     return _changed(state, controller_epoch, leader=NO_LEADER, isr=state.isr)
+
+
+def _unclean_order(replicas: Sequence[int], adding: Collection[int]) -> list[int]:
+    return sorted(replicas, key=lambda replica: replica in adding)
 
 
 def _first(replicas: Sequence[int], *among: Collection[int]) -> int | None:

@@ -10,7 +10,6 @@ from anabranch.controller import leader_selection
 from anabranch.controller.effects import Effects
 from anabranch.controller.events import FirstReplicasDue
 from anabranch.controller.image import ClusterImage, Led
-from anabranch.controller.partitions import unclean_order
 from anabranch.controller.state_writes import StateChange
 from anabranch.controller.store import MAX_OPERATIONS
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -40,9 +39,9 @@ def chosen(image: ClusterImage, led: Led, election_type: ElectionType) -> StateC
     else:
         if state.leader in live:
             raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "The partition has a leader.")
-        order = replicas if set(state.isr) & electable.keys() else unclean_order(topic, tp.partition)
+        adding = topic.znode.adding_replicas.get(tp.partition, ())
         changed = leader_selection.after_broker_change(
-            state, order, live, electable, image.controller_epoch, unclean=True
+            state, replicas, live, electable, image.controller_epoch, unclean=True, adding=adding
         )
         unavailable = KafkaError(
             ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"None of the replicas {replicas} is available to lead."

@@ -12,7 +12,7 @@ from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.events import FirstLeadersDue
-from anabranch.controller.image import ClusterImage, Led, TopicImage
+from anabranch.controller.image import ClusterImage, Led
 from anabranch.controller.state_writes import StateChange
 from anabranch.controller.states import PartitionStatus
 from anabranch.controller.store import MAX_OPERATIONS
@@ -67,11 +67,12 @@ def decide_elections(image: ClusterImage, config: ControllerConfig, partitions: 
         allowed = unclean_election_allowed(image, tp.topic, config.unclean_leader_election_enable)
         changed = leader_selection.after_broker_change(
             state,
-            unclean_order(topic, tp.partition) if allowed else topic.replicas(tp.partition),
+            topic.replicas(tp.partition),
             image.serving(tp),
             image.electable(tp),
             image.controller_epoch,
             unclean=allowed,
+            adding=topic.znode.adding_replicas.get(tp.partition, ()),
         )
         if changed is None:
             continue
@@ -91,12 +92,6 @@ def _clean(image: ClusterImage, led: Led) -> PartitionState | None:
             state, replicas, restarted, live, electable, image.controller_epoch
         )
     return leader_selection.after_broker_change(state, replicas, live, electable, image.controller_epoch)
-
-
-def unclean_order(topic: TopicImage, partition: int) -> list[int]:
-    """The replicas, preferred first. Replicas that are being added are last, because they have the fewest records."""
-    adding = topic.znode.adding_replicas.get(partition, [])
-    return sorted(topic.replicas(partition), key=lambda replica: replica in adding)
 
 
 def lead_first(context: Context, topics: Iterable[str]) -> Decisions[None]:

@@ -105,6 +105,18 @@ def test_an_unclean_leader_becomes_the_whole_isr_and_is_elected_only_if_no_isr_m
     assert after == (None if changed is None else (changed.leader, changed.isr))
 
 
+def test_replicas_that_are_being_added_lead_uncleanly_only_if_no_other_can() -> None:
+    def leader(electable: set[int], adding: list[int], isr: list[int]) -> int | None:
+        changed = leader_selection.after_broker_change(
+            state(-1, isr), [1, 2, 3, 4], electable, electable, EPOCH, unclean=True, adding=adding
+        )
+        return None if changed is None else changed.leader
+
+    assert leader({1, 2, 3}, [1, 2], [4]) == 3
+    assert leader({1, 2}, [1, 2], [4]) == 1
+    assert leader({1, 2, 3}, [1], [1, 4]) == 1, "clean: an added replica that is in sync has all records"
+
+
 @given(st.sets(st.integers(1, 4)), st.sets(st.integers(1, 4)), st.permutations([1, 2, 3, 4]), st.data())
 def test_an_unclean_election_is_needed_only_when_no_clean_one_gives_a_leader(
     live: set[int], stopping: set[int], replicas: list[int], data: st.DataObject
