@@ -6,10 +6,6 @@ from __future__ import annotations
 class CommandError(Exception):
     """A command cannot continue; the message is one line that says how to fix it."""
 
-    exit_status = 1
-
 
 class UsageError(CommandError):
     """The arguments of a command contradict each other or are invalid."""
-
-    exit_status = 2

@@ -17,6 +17,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
+from anabranch.cli.exit_status import DONE, FAILED
 from anabranch.cli.options import Int, JsonFile
 from anabranch.cli.own_command import this_command
 from anabranch.command_error import CommandError, UsageError
@@ -74,7 +75,7 @@ def demo(
 
     if watch and find_spec("starlette") is None:
         raise CommandError("--watch opens the console, which is not installed: pip install 'anabranch[console]'")
-    return 0 if trio.run(_run, dir, events, seconds, console, watch, show_result) else 1
+    return DONE if trio.run(_run, dir, events, seconds, console, watch, show_result) else FAILED
 
 
 def prepare(directory: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from anabranch.cli.exit_status import DONE, FAILED
 from anabranch.cli.options import Int, JsonFlag
 from anabranch.command_error import CommandError, UsageError
 from anabranch.record_decoders import Decoder, decode_offsets, decode_text, decode_transactions
@@ -74,7 +75,7 @@ def dump_log(
         decoder=decoder,
     )
     faults = sum(_dump(path, what, as_json=json_) for path in named)
-    return 1 if faults else 0
+    return FAILED if faults else DONE
 
 
 def _dump(path: Path, what: What, *, as_json: bool) -> int:

@@ -7,8 +7,9 @@ import sys
 import traceback
 from collections.abc import Iterable, Mapping
 
+from anabranch.cli import exit_status
 from anabranch.cli.output import print_json
-from anabranch.command_error import CommandError, UsageError
+from anabranch.command_error import CommandError
 from anabranch.local.embedded_zookeeper import ZookeeperUnavailableError
 from anabranch.protocol.errors import KafkaError
 from anabranch.view.record_text import InputError
@@ -24,12 +25,12 @@ def report_error(error: BaseException) -> int:
     if os.environ.get("ANABRANCH_TRACEBACK"):
         traceback.print_exception(error)
     print("anabranch: " + " ".join(message_of(error).split()), file=sys.stderr)
-    return exit_status_of(error)
+    return exit_status.of_error(error)
 
 
 def report_some(errors: Iterable[BaseException]) -> int:
-    """Print each error of a command that failed in part. Returns the exit status, 0 without errors."""
-    return max(map(report_error, errors), default=0)
+    """Print each error of a command that failed in part. Returns the exit status."""
+    return max(map(report_error, errors), default=exit_status.DONE)
 
 
 def failures(refused: Mapping[str, KafkaError]) -> dict[str, dict[str, str]]:
@@ -57,13 +58,6 @@ def message_of(error: BaseException) -> str:
         place = f"{error.filename}: " if error.filename else ""
         return f"{place}{error.strerror or error}"
     return f"{type(error).__name__}: {error} (ANABRANCH_TRACEBACK=1 shows where)"
-
-
-def exit_status_of(error: BaseException) -> int:
-    """2 for wrong usage or configuration, 1 for a failure."""
-    if isinstance(error, ConfigError):
-        return UsageError.exit_status
-    return error.exit_status if isinstance(error, CommandError) else CommandError.exit_status
 
 
 def _single_cause(error: BaseException) -> BaseException:

@@ -12,6 +12,7 @@ from anabranch import Admin
 from anabranch.cli import feature_changes as plan
 from anabranch.cli.admin import with_admin
 from anabranch.cli.errors import failures
+from anabranch.cli.exit_status import DONE, FAILED
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
 from anabranch.cli.output import print_json
 from anabranch.client.admin.types import FeatureMetadata
@@ -183,7 +184,7 @@ def apply(
             print_json(plan.as_json(changes, failures(refused), dry_run=dry_run))
         for change in [] if as_json else changes:
             print(plan.outcome(change, results.get(change.feature), dry_run=dry_run))
-        return 1 if any(results.values()) else 0
+        return FAILED if any(results.values()) else DONE
 
     return with_admin(bootstrap_server, ask)
 

@@ -14,6 +14,7 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError, CycloptsPanel, MissingArgumentError, UnusedCliTokensError
 from rich.console import RenderableType
 
+from anabranch.cli import exit_status
 from anabranch.cli.errors import report_error
 from anabranch.cli.own_command import NAME
 from anabranch.command_error import UsageError
@@ -65,14 +66,14 @@ def build_app() -> App:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point. Exit status: 0 done, 1 failed (with one line on stderr), 2 wrong usage, 130 interrupted."""
+    """Entry point. Ends with a status of ``exit_status``; a failure prints one line on stderr."""
     arguments = sys.argv[1:] if argv is None else argv
     _open_closed_streams()
     try:
         _check_texts(arguments)
         result = build_app()(arguments, result_action="return_value", error_formatter=_wrong_usage)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(exit_status.INTERRUPTED)
     except BrokenPipeError:
         _end_without_reader()
     except SystemExit as ended:
@@ -81,13 +82,13 @@ def main(argv: list[str] | None = None) -> None:
         raise
     except BaseExceptionGroup as group:
         if group.split(KeyboardInterrupt)[1] is None:
-            sys.exit(130)
+            sys.exit(exit_status.INTERRUPTED)
         if not isinstance(group, Exception):
             raise
         sys.exit(report_error(group))
     except Exception as error:
         sys.exit(report_error(error))
-    sys.exit(result if isinstance(result, int) else 0)
+    sys.exit(result if isinstance(result, int) else exit_status.DONE)
 
 
 def _open_closed_streams() -> None:
@@ -113,7 +114,7 @@ def _wrong_usage(error: CycloptsError) -> RenderableType:
 def _end_without_reader() -> NoReturn:
     """End without output: the reader of standard output has closed it."""
     sys.stderr.close()
-    sys.exit(141)
+    sys.exit(exit_status.NO_READER)
 
 
 def _check_texts(arguments: Sequence[str]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
+from anabranch.cli.exit_status import after_signal
+
 
 def end_on_sigterm() -> None:
     """Let SIGTERM end this process until its server handles the signal itself.
@@ -13,7 +15,7 @@ def end_on_sigterm() -> None:
     ignore a SIGTERM while it waits for ZooKeeper.
     """
     if os.getpid() == 1:
-        signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
+        signal.signal(signal.SIGTERM, lambda number, _: os._exit(after_signal(number)))
 
 
 def wait_for_stop_signal() -> None:

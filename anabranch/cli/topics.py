@@ -21,6 +21,7 @@ from anabranch.cli import progress
 from anabranch.cli.admin import absent_topic, each, existing_topics, parse_configs, with_admin
 from anabranch.cli.autoscale import AUTO, Count, autoscale_lines, stop_choosing
 from anabranch.cli.errors import failures, report_deleted, report_some
+from anabranch.cli.exit_status import DONE, FAILED
 from anabranch.cli.options import (
     BROKERS_CHOOSE,
     DEFAULT_BOOTSTRAP,
@@ -391,7 +392,7 @@ def _dry_run(
             print(f"{name}: would be {'its default' if value is None else value}")
         if plan is not None:
             print_plan(plan)
-    return 1 if plan is not None and plan.refused else 0
+    return FAILED if plan is not None and plan.refused else DONE
 
 
 @app.command
@@ -541,4 +542,4 @@ def _report(
         print(summary)
         for tp, error in refused.items():
             print(f"{tp}: {error.code.name}: {error.message}")
-    return 1 if refused else 0
+    return FAILED if refused else DONE
