@@ -11,8 +11,8 @@ no in-sync replica can have a copy of the batch from an earlier leader. After th
 records again, in another partition or with other sequences.
 
 A batch that the log has already is answered with its offset before the layout and the ISR are checked, also if its
-producer has sent it again in a higher epoch (``log/producer_bump``). With acks=all a batch that is committed on too few
-replicas is not answered NOT_ENOUGH_REPLICAS_AFTER_APPEND, as Kafka does, but waits for the ISR until the timeout.
+producer has sent it again in a higher epoch (``log/repeated_batches``). With acks=all a batch that is committed on too
+few replicas is not answered NOT_ENOUGH_REPLICAS_AFTER_APPEND, as Kafka does, but waits for the ISR until the timeout.
 
 When an idempotent producer has to repeat a batch, its later batches may be in flight already. If the log does not know
 the producer's next sequence, the later batches are refused as well (``order_with_idempotence``). Apache Kafka appends

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from anabranch.broker.log.identity_file import IdentityFile
 from anabranch.broker.log.layout_history import LayoutHistory
 from anabranch.broker.log.leader_epoch_cache import LeaderEpochCache
-from anabranch.broker.log.producer_bump import BatchMetadata
 from anabranch.broker.log.producer_state import ProducerState
+from anabranch.broker.log.repeated_batches import BatchMetadata
 from anabranch.broker.log.segment import LogSegment
 from anabranch.broker.log.snapshot_files import SnapshotFiles
 from anabranch.broker.log.txn_index import AbortedTxn

@@ -13,10 +13,10 @@ from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_state import AppendResult, Examined, LogRead, LogState
 from anabranch.broker.log.open_segments import OpenSegments
 from anabranch.broker.log.paths import LEADER_EPOCH_CHECKPOINT, PARTITION_COUNT_CHECKPOINT, join
-from anabranch.broker.log.producer_bump import BatchMetadata, ProducerConnection, is_same_batch
 from anabranch.broker.log.producer_files import NO_FILES, ProducerFiles
 from anabranch.broker.log.producer_rebuild import ProducerRebuild, catch_up
 from anabranch.broker.log.producer_state import AppendOrigin
+from anabranch.broker.log.repeated_batches import BatchMetadata, ProducerConnection, is_same_batch
 from anabranch.broker.log.retention import NOTHING_RETAINED, SEGMENTS_DELETED_AT_ONCE, count_deletable
 from anabranch.broker.log.segment import LogSegment
 from anabranch.broker.log.segment_list import SegmentList, base_of_next, facts_of

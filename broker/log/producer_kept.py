@@ -3,7 +3,7 @@
 Layout: int16 version 1; uint32 CRC32C of the rest; uint32 CRC of the ``.snapshot``; int32 number of producers; int32
 number of batches; for each producer int64 id and int64 time of its last append; for each batch int64 producer id, int32
 last sequence, int64 last offset, int32 offset delta, int64 timestamp. The batches are the last ones of earlier epochs
-(``producer_bump``), in order.
+(``repeated_batches``), in order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from fastcrc import crc32
 
 from anabranch.broker.log.checkpoint_files import MalformedFileError
-from anabranch.broker.log.producer_bump import BatchMetadata
+from anabranch.broker.log.repeated_batches import BatchMetadata
 
 _VERSION = 1
 _HEADER = struct.Struct(">hI")

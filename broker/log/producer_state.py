@@ -18,17 +18,19 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 
-from anabranch.broker.log.producer_bump import (
-    Answer,
-    BatchMetadata,
-    ProducerConnection,
-    follows_run,
-    repetitions,
-)
 from anabranch.broker.log.producer_capture import ProducerCapture
 from anabranch.broker.log.producer_files import NO_FILES, ProducerFiles, files_of
 from anabranch.broker.log.producer_kept import KeptProducer
 from anabranch.broker.log.producer_snapshot import SnapshotEntry
+from anabranch.broker.log.repeated_batches import (
+    Answer,
+    BatchMetadata,
+    ProducerConnection,
+    find_duplicate,
+    follows_run,
+    may_repeat,
+    repetitions,
+)
 from anabranch.broker.log.txn_index import AbortedTxn
 from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
 from anabranch.protocol.control_records import read_control_record
@@ -37,7 +39,6 @@ from anabranch.protocol.records import RecordBatch, increment_sequence
 from anabranch.protocol.sentinels import NO_EPOCH, NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP
 
 BATCHES_KEPT = 5
-HALF_OF_ALL_SEQUENCES = 2**30
 DEFAULT_EXPIRATION_MS = 86_400_000
 """``producer.id.expiration.ms``."""
 DEFAULT_REPEATED_MAX_AGE_MS = 300_000
@@ -96,7 +97,7 @@ class ProducerEntry:
         """When this broker appended the last batch; the batch's timestamp if that is not known."""
         self.txn_first_offset = NO_OFFSET
         self.earlier: Sequence[BatchMetadata] = ()
-        """The last batches of earlier epochs, which the producer may send again in a later one (``producer_bump``)."""
+        """The last batches of earlier epochs, which the producer may send again in a later epoch."""
         self.answers: deque[Answer] | None = None
         """The last successes that this broker answered."""
 
@@ -107,30 +108,6 @@ class ProducerEntry:
     @property
     def last_offset(self) -> int:
         return max((known[-1].last_offset for known in (self.batches, self.earlier) if known), default=NO_OFFSET)
-
-    def find_duplicate(self, batch: RecordBatch) -> BatchMetadata | None:
-        """The kept batch with the same epoch and sequences. For an older batch, only an upper bound of its offset."""
-        if batch.producer_epoch != self.epoch:
-            return None
-        last_sequence, delta = batch.last_sequence, batch.last_offset_delta
-        for known in self.batches:
-            if known.last_sequence == last_sequence and known.offset_delta == delta:
-                return known
-        if self.batches and self._is_behind(batch.base_sequence, last_sequence):
-            return BatchMetadata(last_sequence, self.last_offset, self.last_offset - NO_OFFSET, NO_TIMESTAMP)
-        return None
-
-    def _is_behind(self, first: int, last: int) -> bool:
-        """Whether these sequences were written before the kept batches; False if they wrap, or if that is not known."""
-        kept = self.batches[0].first_sequence
-        return NO_SEQUENCE < self.first_sequence <= first <= last < kept and kept - first < HALF_OF_ALL_SEQUENCES
-
-    def may_repeat(self, sequence: int) -> bool:
-        """Whether a batch of this epoch that begins with ``sequence`` may repeat one of an earlier epoch."""
-        earlier, batches = self.earlier, self.batches
-        if not earlier:
-            return False
-        return not batches or earlier[-1].last_offset > batches[-1].last_offset or sequence != self.next_sequence
 
     def add(self, batch: BatchMetadata, first_sequence: int) -> None:
         """Record the producer's next batch, which begins with ``first_sequence`` and is in the log."""
@@ -229,16 +206,16 @@ class ProducerState:
         ``last_offset`` is an upper bound.
         """
         entry = self.producers.get(batch.producer_id) if batch.producer_id >= 0 else None
-        return None if entry is None else entry.find_duplicate(batch)
+        return None if entry is None else find_duplicate(entry, batch)
 
     def repetitions(
         self, batch: RecordBatch, now_ms: int, connection: ProducerConnection | None
     ) -> Iterable[BatchMetadata]:
-        """The batches that ``batch`` may repeat under other numbers; the log's bytes decide. See ``producer_bump``."""
+        """The batches that ``batch`` may repeat under other numbers; the log's bytes decide."""
         entry = self.producers.get(batch.producer_id)
         if (
             entry is None
-            or (batch.producer_epoch == entry.epoch and not entry.may_repeat(batch.base_sequence))
+            or (batch.producer_epoch == entry.epoch and not may_repeat(entry, batch.base_sequence))
             or (connection is not None and not connection.renumbers)
             or now_ms - entry.appended_ms > self._expiration.repeated_max_age_ms
             or not self._may_continue_run(entry, batch)

@@ -9,7 +9,7 @@ from typing import Protocol
 from anabranch.broker.log.append_validation import ReadBatch
 from anabranch.broker.log.log_state import Examined
 from anabranch.broker.log.partition_log import AppendOrigin, AppendResult, PartitionLog
-from anabranch.broker.log.producer_bump import ProducerConnection
+from anabranch.broker.log.repeated_batches import ProducerConnection
 from anabranch.broker.log.retention import RetainLease
 from anabranch.broker.replication import isr
 from anabranch.broker.replication.isr import REFUSED_REPLICA_WAITS_S, PendingIsr, ReplicaProgress

@@ -6,8 +6,8 @@ import math
 import uuid
 from typing import TypeVar
 
-from anabranch.broker.log.producer_bump import Answer, ProducerConnection
-from anabranch.broker.log.producer_state import HALF_OF_ALL_SEQUENCES, ProducerState
+from anabranch.broker.log.producer_state import ProducerState
+from anabranch.broker.log.repeated_batches import HALF_OF_ALL_SEQUENCES, Answer, ProducerConnection
 from anabranch.broker.stock.order_with_idempotence import AwaitedBatches, SentBatch
 from anabranch.broker.stock.order_without_idempotence import RetryOrder
 from anabranch.protocol.errors import ErrorCode

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from anabranch.broker.log.producer_bump import Answer, ProducerConnection
-from anabranch.broker.log.producer_state import HALF_OF_ALL_SEQUENCES, ProducerState
+from anabranch.broker.log.producer_state import ProducerState
+from anabranch.broker.log.repeated_batches import HALF_OF_ALL_SEQUENCES, Answer, ProducerConnection
 from anabranch.broker.stock.order_without_idempotence import GIVE_UP_S
 from anabranch.protocol.batch_layout import MAX_SEQUENCE
 from anabranch.protocol.errors import ErrorCode, KafkaError

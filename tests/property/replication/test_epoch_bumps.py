@@ -17,7 +17,7 @@ import pytest
 import trio
 
 from anabranch.broker.delayed_produce import AwaitedAppend
-from anabranch.broker.log.producer_bump import MAX_IN_FLIGHT, ProducerConnection
+from anabranch.broker.log.repeated_batches import MAX_IN_FLIGHT, ProducerConnection
 from anabranch.broker.stock.order_with_idempotence import AwaitedBatches, SentBatch
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.errors import ErrorCode, KafkaError

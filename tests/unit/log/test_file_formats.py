@@ -24,9 +24,9 @@ from anabranch.broker.log.checkpoint_files import (
     read_checkpoint,
 )
 from anabranch.broker.log.paths import delete_directory_name, directory_name, is_delete_directory, parse_directory_name
-from anabranch.broker.log.producer_bump import BatchMetadata
 from anabranch.broker.log.producer_kept import KeptProducer, decode_kept, kept_parts, pack_producers
 from anabranch.broker.log.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
+from anabranch.broker.log.repeated_batches import BatchMetadata
 from anabranch.broker.log.txn_index import AbortedTxn, TxnIndex
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.real_trio import RealStorage

@@ -17,7 +17,7 @@ from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.paths import PARTITION_METADATA, parse_future_directory_name
-from anabranch.broker.log.producer_bump import Answer, ProducerConnection
+from anabranch.broker.log.repeated_batches import Answer, ProducerConnection
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
 from tests.support.log.log_fixture import START_MS, TOPIC_ID, LogFixture, batch, idempotent, values

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from anabranch.broker.delayed_produce import AwaitedAppend, AwaitedRefusal, DelayedProduce, Place
-from anabranch.broker.log.producer_bump import ProducerConnection
+from anabranch.broker.log.repeated_batches import ProducerConnection
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.purgatory import Purgatory
 from anabranch.broker.stock.order_with_idempotence import AwaitedBatches, SentBatch

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.log.producer_bump import ProducerConnection
 from anabranch.broker.log.producer_state import AppendOrigin, ProducerState
+from anabranch.broker.log.repeated_batches import ProducerConnection
 from anabranch.broker.stock.order_with_idempotence import AwaitedBatches, SentBatch
 from anabranch.broker.stock.order_without_idempotence import GIVE_UP_S
 from anabranch.protocol.batch_builder import build_batch

@@ -9,8 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from anabranch.broker.log.partition_log import PartitionLog
-from anabranch.broker.log.producer_bump import MAX_IN_FLIGHT, Answer, ProducerConnection
 from anabranch.broker.log.producer_state import ProducerExpiration, ProducerState
+from anabranch.broker.log.repeated_batches import MAX_IN_FLIGHT, Answer, ProducerConnection
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.records import RecordBatch

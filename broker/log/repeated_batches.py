@@ -1,8 +1,11 @@
-"""Recognises a batch that its producer sends again in a higher epoch (librdkafka, franz-go, Java). Pure. See ADR 50.
+"""Recognises a batch that its producer sends again: with the same numbers, or in a higher epoch. Pure. See ADR 50.
 
-After some errors a producer raises its own epoch and counts its sequences from 0 again. Its batches whose outcome it
-does not know are sent again with new numbers and the same records. The *run* is the part of the kept batches that may
-be sent again: the last ones, from the first one whose success the producer may not know.
+A batch has the same numbers if its epoch and its sequences are those of a kept batch, or are before all kept batches.
+
+A higher epoch (librdkafka, franz-go, Java): after some errors a producer raises its own epoch and counts its sequences
+from 0 again. Its batches whose outcome it does not know are sent again with new numbers and the same records. The *run*
+is the part of the kept batches that may be sent again: the last ones, from the first one whose success the producer may
+not know.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ from typing import NamedTuple, Protocol
 
 from anabranch.protocol.batch_layout import COUNT_AT, LOG_APPEND_TIME
 from anabranch.protocol.records import RecordBatch, increment_sequence
+from anabranch.protocol.sentinels import NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP
 
+HALF_OF_ALL_SEQUENCES = 2**30
 MAX_IN_FLIGHT = 5
 """The most requests that an idempotent producer has in flight on a connection: a broker keeps so many batches."""
 
@@ -64,6 +69,7 @@ class KnownProducer(Protocol):
     """The state of a producer that this module reads."""
 
     epoch: int
+    first_sequence: int
 
     @property
     def batches(self) -> Sequence[BatchMetadata]: ...
@@ -76,6 +82,37 @@ class KnownProducer(Protocol):
 
     @property
     def next_sequence(self) -> int: ...
+
+    @property
+    def last_offset(self) -> int: ...
+
+
+def find_duplicate(producer: KnownProducer, batch: RecordBatch) -> BatchMetadata | None:
+    """The kept batch with the same epoch and sequences. For an older batch, only an upper bound of its offset."""
+    if batch.producer_epoch != producer.epoch:
+        return None
+    last_sequence, delta = batch.last_sequence, batch.last_offset_delta
+    for known in producer.batches:
+        if known.last_sequence == last_sequence and known.offset_delta == delta:
+            return known
+    if producer.batches and _is_behind(producer, batch.base_sequence, last_sequence):
+        last_offset = producer.last_offset
+        return BatchMetadata(last_sequence, last_offset, last_offset - NO_OFFSET, NO_TIMESTAMP)
+    return None
+
+
+def _is_behind(producer: KnownProducer, first: int, last: int) -> bool:
+    """Whether these sequences were written before the kept batches; False if they wrap, or if that is not known."""
+    kept = producer.batches[0].first_sequence
+    return NO_SEQUENCE < producer.first_sequence <= first <= last < kept and kept - first < HALF_OF_ALL_SEQUENCES
+
+
+def may_repeat(producer: KnownProducer, sequence: int) -> bool:
+    """Whether a batch of the known epoch that begins with ``sequence`` may repeat one of an earlier epoch."""
+    earlier, batches = producer.earlier, producer.batches
+    if not earlier:
+        return False
+    return not batches or earlier[-1].last_offset > batches[-1].last_offset or sequence != producer.next_sequence
 
 
 def repetitions(
