@@ -138,12 +138,13 @@ class OsFile:
 
     async def cut(self, size: int) -> None:
         descriptor = self._open  # it stays open meanwhile
-        self._size = None
         try:
             await trio.to_thread.run_sync(os.ftruncate, descriptor.fd, size)
         except OSError as error:
             error.filename = self._path
             raise
+        finally:
+            self._size = None  # an append meanwhile remembered a size of before
 
     def range(self, offset: int, length: int) -> FileRange:
         return OsFileRange(self._open, offset, length)

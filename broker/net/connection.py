@@ -332,7 +332,7 @@ class Connection:
                 await trio.lowlevel.checkpoint()
             begun = self._clock.monotonic() if has_waited else now
             is_answered_alone = False
-            if self._closed_because is None or cast(ProduceRequest, request.body).acks == 0:
+            if self._closed_because is None or (is_produce and cast(ProduceRequest, request.body).acks == 0):
                 # Records without acknowledgements are written although their client has gone meanwhile.
                 is_answered_alone = await self._serve(request, now, begun)
             has_waited = True  # for the request before

@@ -13,8 +13,6 @@ import trio.testing
 
 from anabranch.broker.handlers import fetch as fetch_handler
 from anabranch.broker.log.partition_log import PartitionLog
-from anabranch.broker.net import server
-from anabranch.broker.net.connection import MAX_SLOTS, Connection
 from anabranch.broker.replication.delayed_fetch import DelayedFetch
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.stock.client_session import OUR_SOFTWARE
@@ -566,39 +564,6 @@ async def test_a_config_change_without_notification_is_read_when_a_controller_is
         with trio.fail_after(DEADLINE_S):
             while (await produce(broker, batch())).error_code != ErrorCode.MESSAGE_TOO_LARGE:
                 await trio.sleep(0.01)  # polls: the broker reads its configs again
-
-
-async def test_records_without_acknowledgements_behind_waiting_requests_outlive_their_client(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Kafka, too, appends what it has received of a producer with acks=0 that has closed its connection."""
-    ended = trio.Event()
-    run = Connection.run
-
-    async def noted(connection: Connection) -> None:
-        await run(connection)
-        ended.set()
-
-    def frame_of(acks: int, partition: int) -> bytes:
-        request = requests.produce(batch(), partition=partition, acks=acks, timeout_ms=60_000)
-        return b"".join(map(bytes, encode_request(RequestHeader(request.API_KEY, 7, 1, "gone"), request)))
-
-    monkeypatch.setattr(server, "MAX_SWEEP_S", 0.05)
-    async with one_broker(tmp_path) as broker:
-        topic_id = await broker.create_topic("t", 2)
-        alone, followed = [1], [1, 2]
-        states = [
-            LeaderAndIsrPartitionState(partition_index=index, leader=1, leader_epoch=1, isr=isr, replicas=isr)
-            for index, isr in enumerate((alone, followed))
-        ]
-        await broker.leader_and_isr("t", topic_id, states)
-        monkeypatch.setattr(Connection, "run", noted)
-        async with await broker.raw() as stream:
-            await stream.send_all(frame_of(-1, 1) * MAX_SLOTS + frame_of(0, 0) * 3 + frame_of(1, 0) + frame_of(0, 0))
-        with trio.fail_after(DEADLINE_S):
-            await ended.wait()
-        ends = (await broker.request(requests.list_offsets(0, 1, replica_id=-2))).topics[0].partitions
-        assert [end.offset for end in ends] == [4, MAX_SLOTS]
 
 
 @pytest.mark.parametrize("asks", [False, True])
