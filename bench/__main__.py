@@ -43,6 +43,7 @@ def main() -> None:
         parser.error(f"no workload has a name with {' or '.join(map(repr, arguments.only))}")
     if arguments.tmpfs and not MEMORY_FILES.is_dir():
         parser.error(f"--tmpfs needs {MEMORY_FILES}, which this system does not have")
+    commit = history.present_commit()
     with tempfile.TemporaryDirectory(
         prefix="anabranch-bench-", dir=MEMORY_FILES if arguments.tmpfs else None
     ) as temporary:
@@ -69,8 +70,8 @@ def main() -> None:
                 for part in in_parts(group):
                     run_rounds(targets, part, arguments.rounds, arguments.scale, site)
                 print_table(targets, group)
-                if not arguments.only:
-                    history.append(targets, group, arguments.rounds)
+                if not arguments.only and arguments.scale >= 1:
+                    history.append(targets, group, arguments.rounds, commit)
                 report |= {f"{target.name}, {replicas} brokers": described(target) for target in targets}
         if arguments.json is not None:
             arguments.json.write_text(json.dumps(report, indent=2) + "\n")

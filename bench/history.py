@@ -23,7 +23,7 @@ only roughly.
 """
 
 
-def commit() -> str:
+def present_commit() -> str:
     """The commit of the checkout, with ``-dirty`` if files differ from it."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=8", "--exclude=*"]
     done = subprocess.run(command, cwd=HISTORY.parent, capture_output=True, text=True)
@@ -41,10 +41,12 @@ def lines(targets: Sequence[Target], workloads: Sequence[Workload], rounds: int,
     return found
 
 
-def append(targets: Sequence[Target], workloads: Sequence[Workload], rounds: int, path: Path = HISTORY) -> None:
-    """Add the run's ratios to ``history.md``."""
+def append(
+    targets: Sequence[Target], workloads: Sequence[Workload], rounds: int, commit: str, path: Path = HISTORY
+) -> None:
+    """Add the ratios of a run of ``commit`` to ``history.md``, which makes the checkout differ from its commit."""
     if not path.exists():
         path.write_text(HEAD)
     day = datetime.now(UTC).strftime("%Y-%m-%d")
     with path.open("a") as history:
-        history.writelines(lines(targets, workloads, rounds, day, commit()))
+        history.writelines(lines(targets, workloads, rounds, day, commit))

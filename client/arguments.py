@@ -12,14 +12,14 @@ import inspect
 import math
 import re
 import reprlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from enum import IntEnum
 from numbers import Real
 from operator import index
 from typing import Any, TypeVar
 
-from anabranch.client.other_libraries import PARAMETERS, POSITIONS
+from anabranch.client.other_libraries import MILLISECONDS, PARAMETERS, POSITIONS
 from anabranch.protocol.types import TopicPartition
 
 Rule = Callable[[str, Any], Any]
@@ -308,8 +308,10 @@ def unknown_argument(method: str, unknown: Mapping[str, Any]) -> TypeError:
     return TypeError(f"{method}() got an unexpected keyword argument {name!r}{_instead_of(method, name)}")
 
 
-def _instead_of(method: str, name: str) -> str:
+def _instead_of(method: str, name: str, known: Collection[str] = ()) -> str:
     instead = PARAMETERS.get(f"{method.rpartition('.')[2]}.{name}", PARAMETERS.get(name))
+    if name in ("timeout", "request_timeout") and "timeout_ms" in known:
+        instead = MILLISECONDS
     return "" if instead is None else f": {instead}"
 
 
@@ -328,7 +330,7 @@ def _judging(method: Callable[..., Any], given: Mapping[str, Rule]) -> Callable[
         except TypeError as error:
             name_of_call = called(args)
             unknown = next((name for name in kwargs if name not in signature.parameters), "")
-            instead = _instead_of(name_of_call, unknown) if unknown else ""
+            instead = _instead_of(name_of_call, unknown, signature.parameters) if unknown else ""
             if not instead and str(error).startswith("too many positional"):
                 known = [*signature.parameters.values()][1:]
                 written = ", ".join(str(p.replace(annotation=inspect.Parameter.empty)) for p in known)

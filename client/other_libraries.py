@@ -14,7 +14,7 @@ _NO_SECURITY = "there is no security yet: connections are plaintext"
 _NO_END = f"compare position(tp) with end_offsets([tp]): {PAGE} has a program that reads to the end and stops"
 _LISTENER = "use listener=, an object with the method on_partitions_assigned or on_partitions_revoked"
 _ON_DELIVERY = "use on_delivery=, a function of (error, metadata)"
-_MILLISECONDS = "use timeout_ms=, in milliseconds"
+MILLISECONDS = "use timeout_ms=, in milliseconds"
 
 METHODS: Mapping[str, Mapping[str, str]] = {
     "Producer": {
@@ -56,8 +56,8 @@ PARAMETERS: Mapping[str, str] = {
     "asynchronous": "the call waits; enable_auto_commit commits in the background",
     **dict.fromkeys(("timeout", "request_timeout"), "the configuration limits the time of a call"),
     "flush.timeout": "flush waits until each record has an outcome, which delivery_timeout_ms of the producer limits",
-    "close.timeout": _MILLISECONDS,
-    "operation_timeout": _MILLISECONDS,
+    "close.timeout": MILLISECONDS,
+    "operation_timeout": MILLISECONDS,
     **dict.fromkeys(("callback", "on_success", "on_error"), _ON_DELIVERY),
     "timestamp": "use timestamp_ms=",
     **dict.fromkeys(("config", "topic_configs"), "use configs="),
@@ -70,7 +70,7 @@ POSITIONS: Mapping[str, str] = {
     "Producer": "give the configuration as keyword arguments",
     "Admin": "give the configuration as keyword arguments",
     "flush": PARAMETERS["flush.timeout"],
-    "close": _MILLISECONDS,
+    "close": MILLISECONDS,
     "subscribe": PARAMETERS["on_assign"],
 }
 """By method: what to do instead of an argument by position that the method does not have."""

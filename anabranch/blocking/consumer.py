@@ -15,7 +15,7 @@ from anabranch.blocking.hand_over import LET_GO_FOR_S, LET_GO_S, PIECE, TARGET_S
 from anabranch.blocking.loop_thread import Call, LoopThread
 from anabranch.blocking.methods import like
 from anabranch.client import ConsumerRecord, Records
-from anabranch.client.arguments import duration
+from anabranch.client.arguments import duration, judging, optional
 from anabranch.client.config import ConsumerConfig, documented
 from anabranch.client.consumer.arguments import CONSUMER_RULES
 from anabranch.client.errors import (
@@ -183,6 +183,7 @@ class Consumer(BlockingClient[AsyncConsumer]):
                 return record
             self._take_more()
 
+    @judging({"timeout": optional(duration)})
     def poll(self, timeout: float | None = None) -> ConsumerRecord | None:
         """The next record, as ``getone``; None if there is none for ``timeout`` seconds. By default it waits.
 
@@ -190,7 +191,7 @@ class Consumer(BlockingClient[AsyncConsumer]):
         """
         if timeout is None:
             return self.getone()
-        timeout_ms = duration("timeout", timeout) * 1000
+        timeout_ms = timeout * 1000
         while True:
             for record in self._rest:
                 return record

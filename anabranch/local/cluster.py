@@ -217,10 +217,10 @@ async def _run_on_ports(
             yield cluster
         finally:
             cluster.is_serving = False
-            _remove_ready_file(config)
             with trio.CancelScope(shield=True):
                 await supervisor.stop([name for name in (CONSOLE,) if name in supervisor.children])
                 await supervisor.stop([plan.name for plan in cluster.brokers if plan.name in supervisor.children])
                 await supervisor.stop([plan.name for plan in cluster.controllers if plan.name in supervisor.children])
                 await supervisor.stop([name for name in (ZOOKEEPER,) if name in supervisor.children])
+            _remove_ready_file(config)
             nursery.cancel_scope.cancel()

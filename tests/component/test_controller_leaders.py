@@ -85,6 +85,22 @@ async def test_an_unclean_leader_is_elected_once_the_config_allows_it(
     assert state.isr == [1]
 
 
+async def test_preferred_leaders_are_elected_again_without_a_request(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    cluster = await start(nursery, replicas=[[1, 2], [2, 1]])
+    await stop(cluster, 1)
+    await cluster.brokers[1].register()
+    await cluster.until(lambda: cluster.brokers[1].led().get(("t", 0)))
+    assert (await cluster.state("t", 0)).leader == 2
+    assert await cluster.alter_isr("t", 0, [2, 1]) == ErrorCode.NONE
+
+    async def leads() -> bool:
+        return (await cluster.state("t", 0)).leader == 1
+
+    await cluster.until(leads, within_s=400)
+
+
 async def test_the_preferred_leader_is_elected_on_request(nursery: trio.Nursery, autojump_clock: object) -> None:
     cluster = await start(nursery, replicas=[[1, 2], [2, 1], [3, 1]], auto_leader_rebalance_enable=False)
     before = (await cluster.state("t", 0)).leader_epoch

@@ -34,6 +34,10 @@ def test_the_earlier_release_is_the_newest_version_tag(root: Path, tmp_path: Pat
     write(root, "print('second')")
     git(root, "tag", "other")
     assert releases.newest_tag(root) == "v0.1.0"
+    git(root, "tag", "v0.2.0-rc1")
+    commit(root)
+    git(root, "tag", "v0.2.0")
+    assert releases.newest_tag(root) == "v0.1.0", "the present release is not the one before"
     assert releases.newest_tag(tmp_path) is None, "no repository"
     releases.unpack("v0.1.0", tmp_path / "unpacked", root)
     assert (tmp_path / "unpacked" / "found.py").read_text() == "print('first')"

@@ -45,7 +45,8 @@ def clone(sources: Path) -> Path:
     """A repository with one commit and no tag of a version."""
     git(sources, "init", "--quiet")
     commit(sources)
-    git(sources, "tag", "not-a-version")
+    for other in ("not-a-version", "round2", "x-3.5", "2026-11-30"):
+        git(sources, "tag", other)
     return sources
 
 

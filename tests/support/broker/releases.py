@@ -29,14 +29,13 @@ _SWITCH = Path(__file__).parent / "switch"
 
 
 def newest_tag(root: Path = ROOT) -> str | None:
-    """The newest release before the present commit; None without git or a tag."""
-    command = ["git", "-C", str(root), "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*", "HEAD"]
+    """The highest release that a commit before the present one has; None without git or a tag."""
+    command = ["git", "-C", str(root), "tag", "--merged", "HEAD^", "--sort=-version:refname"]
     try:
         done = subprocess.run(command, capture_output=True, text=True)
     except FileNotFoundError:
         return None
-    tag = done.stdout.strip()
-    return tag if done.returncode == 0 and re.fullmatch(r"v\d+\.\d+\.\d+", tag) else None
+    return next((tag for tag in done.stdout.split() if re.fullmatch(r"v\d+\.\d+\.\d+", tag)), None)
 
 
 def unpack(tag: str, target: Path, root: Path = ROOT) -> None:

@@ -43,11 +43,10 @@ def test_the_table_begins_with_the_cpu_of_the_brokers(capsys: pytest.CaptureFixt
     assert first.startswith("CPU of the brokers") and line.endswith("A/B 0.50")
 
 
-def test_the_history_has_a_line_for_each_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_history_has_a_line_for_each_comparison(tmp_path: Path) -> None:
     path = tmp_path / "history.md"
-    monkeypatch.setattr(history, "commit", lambda: "12345678")
     for _ in range(2):
-        history.append([target("A", 30, cpu=1.0), target("B", 20)], [PRODUCE], 5, path)
+        history.append([target("A", 30, cpu=1.0), target("B", 20)], [PRODUCE], 5, "12345678", path)
     assert path.read_text().startswith(history.HEAD)
     added = path.read_text().removeprefix(history.HEAD).splitlines()
     assert len(added) == 2 and added[0].endswith("| 12345678 | 5 | produce | A/B | 1.50 | 0.50 |  |  |")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.ordered_resize.explain import Wait, for_records, resize_waits
+from anabranch.ordered_resize.explain import Wait, for_records, request_effect, resize_waits
 from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked
 from anabranch.ordered_resize.next_step import STEPS, Phase
 from tests.support.resize.resized_topic import Topic
@@ -94,3 +94,29 @@ def test_a_commit_is_named_where_it_is_ahead_of_the_reported_position() -> None:
 def test_a_partition_whose_records_stay_names_the_key_that_lets_them_go(values: dict[str, Any], words: str) -> None:
     config = {"cleanup.policy": "delete", "retention.ms": -1, DRAIN_KEY: False, LOSS_KEY: False} | values
     assert for_records(Marked.of(config), config) == words
+
+
+@pytest.mark.parametrize(
+    ("queued", "count", "effect"),
+    [
+        (None, 9, "the resize to 9 partitions would be queued"),
+        (None, 6, ""),
+        (None, 4, "the resize to 6 partitions would be cancelled"),
+        (9, 12, "the resize to 12 partitions would be queued in place of the queued resize to 9"),
+        (9, 9, "the resize to 9 partitions is queued already"),
+        (9, 6, "the queued resize to 9 partitions would be cancelled"),
+        (9, 4, "the resize to 6 partitions would be cancelled, and the queued resize to 9 partitions"),
+    ],
+)
+def test_the_effect_on_a_resize_in_progress_is_told(queued: int | None, count: int, effect: str) -> None:
+    """A topic goes from 4 to 6 partitions, and perhaps another count is queued."""
+    topic = dataclasses.replace(
+        Topic(4).topic, undeleted_partition_count=6, previous_undeleted_partition_count=4, wanted=queued
+    )
+    cancels = count == 4
+    asked = dataclasses.replace(
+        topic,
+        undeleted_partition_count=4 if cancels else 6,
+        wanted=None if cancels or count == 6 else count,
+    )
+    assert request_effect(topic, asked, count) == effect
