@@ -43,6 +43,7 @@ DELIVERY_TIMEOUT_MS = 120_000
 COMMIT_EVERY_S = 1.0
 OFFSETS_TIMEOUT_S = 5.0
 BURST_S = 0.02
+CLOSE_LIMIT_S = 120.0
 _GENERATION_AT = slice(len(b"CGMDv2:"), len(b"CGMDv2:") + 4)
 """The position of the generation in librdkafka's serialised group metadata, in the machine's byte order."""
 
@@ -292,7 +293,15 @@ class StockMember:
             if time.monotonic() - committed_at > COMMIT_EVERY_S:
                 self._commit()
                 committed_at = time.monotonic()
-        self._consumer.close()
+        self._close()
+
+    def _close(self) -> None:
+        """Close within a limit: librdkafka 2.16 waits for ever if two of its threads wait for each other's locks."""
+        closing = threading.Thread(target=self._consumer.close, daemon=True)
+        closing.start()
+        closing.join(CLOSE_LIMIT_S)
+        if closing.is_alive():
+            self._recorder.problem(f"{self._name} did not close within {CLOSE_LIMIT_S:g} s: see {self._name}.log")
 
     def _received(self, message: Any) -> None:
         recorder, tp = self._recorder, TopicPartition(message.topic(), message.partition())
