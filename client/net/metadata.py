@@ -95,6 +95,8 @@ class Metadata:
         self._silent_since: float | None = None
         """The start of the time in which no broker has answered; None if a broker answers."""
         self._changed = Signal()
+        self._told_before_contact = False
+        """Whether the last report that no broker answers came before the first answer."""
         self._troubles = Troubles()
         self._topic_troubles: dict[str, str] = {}
         """The topic of each problem of the last look that is one of a topic."""
@@ -287,7 +289,8 @@ class Metadata:
             present = self._present_troubles()
             for subject, lasted_s in self._troubles.end(now, present):
                 if subject == _NO_BROKER:
-                    _log.warning("after %.0f s a broker answers again", lasted_s)
+                    extra = {BEFORE_CONTACT: self._told_before_contact}
+                    _log.warning("after %.0f s a broker answers again", lasted_s, extra=extra)
                 elif topics[subject] in self._topics:
                     _log.warning("this problem is over after %.0f s: %s", lasted_s, subject)
             once = {
@@ -297,7 +300,10 @@ class Metadata:
             }
             for subject, lasted_s in self._troubles.look(now, present, once):
                 text = self._silence() if subject == _NO_BROKER else subject
-                extra = {BEFORE_CONTACT: not self.cluster.nodes}
+                before_contact = not self.cluster.nodes
+                if subject == _NO_BROKER:
+                    self._told_before_contact = before_contact
+                extra = {BEFORE_CONTACT: before_contact}
                 _log.warning("%s, for %.0f s now", text, lasted_s, extra=extra)
             await self._changed.wait(min(max(self._troubles.next_at() - now, 0.01), _LOOK_EVERY_S))
 

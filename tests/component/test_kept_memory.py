@@ -6,13 +6,14 @@ import random
 import struct
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from anabranch.broker import node
+from anabranch.broker import hosted_replicas, node
 from anabranch.broker.handlers import fetch
 from anabranch.broker.net import large_requests, server
 from anabranch.broker.replication.waiting_fetches import FETCH_BYTES, PARTITION_BYTES, WaitingFetches
@@ -50,16 +51,16 @@ class Counters:
 def counters(monkeypatch: pytest.MonkeyPatch) -> Counters:
     found = Counters()
 
-    def noted(name: str, kind: Any) -> None:
+    def noted(name: str, kind: Any, maker: ModuleType) -> None:
         def make(*arguments: Any) -> Any:
             setattr(found, name, kind(*arguments))
             return getattr(found, name)
 
-        monkeypatch.setattr(node, kind.__name__, make)
+        monkeypatch.setattr(maker, kind.__name__, make)
 
-    noted("decoded", DecodedRequests)
-    noted("fetches", WaitingFetches)
-    noted("bytes_of_requests", MemoryBudget)
+    noted("decoded", DecodedRequests, node)
+    noted("fetches", WaitingFetches, hosted_replicas)
+    noted("bytes_of_requests", MemoryBudget, node)
     monkeypatch.setattr(pauses, "LARGE_FRAME_BYTES", LARGE_BYTES)
     monkeypatch.setattr(decoded_requests, "LARGE_FRAME_BYTES", LARGE_BYTES)
     monkeypatch.setattr(pauses, "STEPS_AT_ONCE", 16)

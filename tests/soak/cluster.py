@@ -98,7 +98,7 @@ class SoakCluster:
     def found_no_zookeeper(self, name: str) -> bool:
         """Whether a process that has ended could not start because ZooKeeper did not answer."""
         last = self._log(name).read_text(errors="replace").rstrip().rpartition("\n")[2]
-        return "no ZooKeeper server answered" in last
+        return "no ZooKeeper server answered" in last or "not connected to ZooKeeper" in last
 
     def _log(self, name: str) -> Path:
         return self.directory / "logs" / f"{name}.log"

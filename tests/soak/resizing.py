@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 
@@ -218,7 +219,7 @@ class Resizer:
             self._recorder.problem(f"{part.tp} was removed before its log was copied up to its end, offset {highest}")
         isr = part.state.isr if part.state is not None else []
         in_sync = [log for broker, log in logs.items() if broker in isr]
-        return max(in_sync or logs.values(), key=itemgetter(1), default=(highest, highest, []))
+        return max(in_sync or logs.values(), key=_whole_to_its_end, default=(highest, highest, []))
 
     def _kept_logs(self, part: Incarnation, source: int) -> dict[int, tuple[int, int, list[StoredBatch]]]:
         """Return the start, end and batches of each broker's kept log; ``source`` is the broker id in the batches."""
@@ -235,6 +236,16 @@ class Resizer:
         """The incarnation of a partition; None when the partition is removed."""
         present = self._incarnations.present.get(tp.partition)
         return None if present is None else present.incarnation
+
+
+def _whole_to_its_end(log: tuple[int, int, list[StoredBatch]]) -> tuple[bool, int]:
+    """Order kept logs: without a hole before with one, then by their ends.
+
+    A replica that lost its tail may begin again at the log start offset, in another segment. The kept log has the
+    segments of both lives, and neither what was between them nor a hole of the topic.
+    """
+    _, end, batches = log
+    return all(first.next_offset == second.base_offset for first, second in pairwise(batches)), end
 
 
 def _link(source: Path, target: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -251,12 +251,12 @@ class Watched:
         self.resizer = Resizer(directory / "cluster", self.recorder, "t", 1, [])
         self.archive = directory / "archive"
 
-    async def create(self, *, base: int) -> int:
+    async def create(self, *, base: int, isr: Sequence[int] = (1,)) -> int:
         """Grow to two partitions. Returns the incarnation of the new partition."""
         zk, znode = self._zk, TopicZnode(uuid.UUID(int=7), {0: [1], 1: [1]}, 1, 2, 1, {1: 3}, {1: base})
         await zk.create(TopicZnode.path("t"), znode.encode(), make_parents=True)
         for number in znode.partitions:
-            state = PartitionState(1, 1, 4, [1])
+            state = PartitionState(1, 1, 4, [*isr])
             await zk.create(PartitionState.path("t", number), state.encode(), make_parents=True)
         return (await zk.get(PartitionState.path("t", 1))).czxid
 
@@ -307,6 +307,22 @@ async def test_a_removed_partition_ends_where_its_in_sync_replicas_end(tmp_path:
     assert [(e.tp, e.incarnation, e.end_offset) for e in events if isinstance(e, Drained)] == [(tp, incarnation, 7)]
     assert [(e.log_start_offset, e.log_end_offset) for e in events if isinstance(e, Replica)] == [(5, 7)]
     assert [e.base_offset for e in events if isinstance(e, StoredBatch)] == [5]
+    assert watched.recorder.problems == []
+
+
+@pytest.mark.trio
+async def test_a_removed_partition_has_the_records_of_a_log_without_a_hole(tmp_path: Path) -> None:
+    """A replica that lost its tail began again at the log start offset: its kept log has segments of both lives."""
+    watched = Watched(tmp_path)
+    incarnation = await watched.create(base=5, isr=[1, 2])
+    await watched.look()
+    await watched.remove(end=9)
+    watched.keep(incarnation, 5, batch_of(1, base_offset=5), batch_of(2, base_offset=7))
+    watched.keep(incarnation, 5, batch_of(2, base_offset=5), batch_of(2, base_offset=7), broker=2)
+    for _ in range(2):
+        await watched.look()
+    ends = [batch.base_offset + len(batch.values) for batch in watched.end() if isinstance(batch, StoredBatch)]
+    assert ends == [7, 9]
     assert watched.recorder.problems == []
 
 

@@ -59,6 +59,10 @@ BLOCKS: Mapping[Place, str] = {
         "docs/containers.md",
         "x-three:",
     ): "tests/compose/test_compose_file.py::test_the_override_with_three_zookeepers_fits",
+    (
+        "docs/development.md",
+        "git tag -a v0.1.0",
+    ): "makes a release; tests/unit/test_version.py reads tags",
     ("docs/development.md", "zk, clock = FakeZk()"): "tests/unit/test_docs.py::test_the_example_of_a_simulation_runs",
     ("docs/files.md", '{"version": 2'): _OUTPUT,
     ("docs/files.md", "/brokers/topics/t "): _OUTPUT,

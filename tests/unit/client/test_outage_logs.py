@@ -15,7 +15,7 @@ import trio.testing
 
 from anabranch import Admin, Consumer, ErrorCode, KafkaError, KafkaTimeoutError, NewTopic, Producer, TopicPartition
 from anabranch.client.net.connections import Unanswered
-from anabranch.client.net.metadata import Metadata
+from anabranch.client.net.metadata import BEFORE_CONTACT, Metadata
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.generated.metadata import (
     MetadataResponse,
@@ -104,6 +104,8 @@ async def test_an_outage_is_logged_within_two_seconds_repeatedly_and_at_its_end(
         await trio.sleep(5)  # virtual time: autojump_clock
         (end,) = warnings(caplog)[2:]
     assert end in ("after 12 s a broker answers again", "after 13 s a broker answers again")
+    told = [getattr(record, BEFORE_CONTACT) for record in caplog.records if record.levelno == logging.WARNING]
+    assert told == [told[0]] * len(told), "a command that leaves out the outage leaves out its end"
 
 
 async def test_a_silence_is_reported_from_the_least_duration_to_its_end(autojump_clock: trio.testing.MockClock) -> None:
