@@ -8,14 +8,14 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from operator import length_hint
-from typing import Any, Self
+from typing import Any, Never, Self
 
 from anabranch.blocking.client import BlockingClient
 from anabranch.blocking.hand_over import LET_GO_FOR_S, LET_GO_S, PIECE, TARGET_S, HandOver, next_size
 from anabranch.blocking.loop_thread import Call, LoopThread
 from anabranch.blocking.methods import like
 from anabranch.client import ConsumerRecord, Records
-from anabranch.client.arguments import duration, judging, optional
+from anabranch.client.arguments import duration, explains_unknown, unknown_argument
 from anabranch.client.config import ConsumerConfig, documented
 from anabranch.client.consumer.arguments import CONSUMER_RULES
 from anabranch.client.errors import (
@@ -183,15 +183,17 @@ class Consumer(BlockingClient[AsyncConsumer]):
                 return record
             self._take_more()
 
-    @judging({"timeout": optional(duration)})
-    def poll(self, timeout: float | None = None) -> ConsumerRecord | None:
+    @explains_unknown
+    def poll(self, timeout: float | None = None, **unknown: Never) -> ConsumerRecord | None:
         """The next record, as ``getone``; None if there is none for ``timeout`` seconds. By default it waits.
 
         It is no error if no broker answers or a subscribed topic does not exist: the client logs a warning.
         """
+        if unknown:
+            raise unknown_argument("Consumer.poll", unknown)
         if timeout is None:
             return self.getone()
-        timeout_ms = timeout * 1000
+        timeout_ms = duration("timeout", timeout) * 1000
         while True:
             for record in self._rest:
                 return record
