@@ -156,7 +156,7 @@ class Node:
         """Run ``work`` in a task. The answer is the result of ``work``, or ``failed(error)``, which may be awaited.
 
         ``may_stop``: the work ends without an answer when the client's connection ends. It may end at any point where
-        it waits, so it changes nothing in this broker.
+        it waits, so it changes nothing in this broker before it has set ``on_abandoned`` of the answer to None.
         """
         answer: Deferred[R] = Deferred()
         scope = trio.CancelScope()

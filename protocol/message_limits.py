@@ -63,6 +63,11 @@ class RequestLimits(NamedTuple):
     bulk_apis: frozenset[ApiKey] = CONTROLLER_APIS | {ApiKey.PRODUCE}
     """The APIs that ``max_bytes`` is for. A controller serves none of them."""
 
+    @property
+    def half_of_decoded_bytes(self) -> int:
+        """One of the rooms of ``decoded.requests.max.bytes``; -1: no limit."""
+        return max(1, self.max_decoded_bytes // 2) if self.max_decoded_bytes > 0 else self.max_decoded_bytes
+
     def of_bytes(self, api_key: int) -> tuple[int, str]:
         """The bytes that a request may have, and the config key that says so."""
         if api_key in ADMIN_APIS and self.max_admin_bytes < self.max_small_bytes:

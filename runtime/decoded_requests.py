@@ -29,9 +29,8 @@ class DecodedRequests:
 
     def __init__(self, limits: RequestLimits = DEFAULT_LIMITS) -> None:
         self.limits = limits
-        half = max(1, limits.max_decoded_bytes // 2) if limits.max_decoded_bytes > 0 else limits.max_decoded_bytes
-        self._first = MemoryBudget(half)
-        self._others = MemoryBudget(half)
+        self._first = MemoryBudget(limits.half_of_decoded_bytes)
+        self._others = MemoryBudget(limits.half_of_decoded_bytes)
 
     @property
     def taken_bytes(self) -> int:

@@ -2,7 +2,9 @@
 
 The leader's assignment is committed before any member gets it. v3 adds ``group.instance.id``. In v5 protocol type and
 protocol name are required and must match those of the group. A leader whose assignments find no room
-(``group.members.max.bytes``) gets COORDINATOR_NOT_AVAILABLE, which clients retry.
+(``group.members.max.bytes``) gets COORDINATOR_NOT_AVAILABLE, which clients retry. Assignments that take no
+more than their members are counted with always find room: a group must not wait for others to end its rebalance, and
+all of them together take at most as much again.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from dataclasses import dataclass
 
 from anabranch.broker.coordinator.durable import GroupRecord
 from anabranch.broker.coordinator.fencing import present_member
-from anabranch.broker.coordinator.group import Group, Member
+from anabranch.broker.coordinator.group import MEMBER_BYTES, Group, Member
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.outcome import CoordinatorOutcome, Now, Then, Turn
 from anabranch.broker.coordinator.rebalance import (
@@ -39,7 +41,8 @@ def sync_group(turn: Turn, token: Token, api_version: int, request: SyncGroupReq
     group, member = found
     assigned_bytes = sum(len(assigned.assignment) for assigned in request.assignments)
     assigns = group.state is not GroupState.STABLE and member.member_id == group.leader_id
-    if assigns and not turn.shard.has_room(assigned_bytes - group.assigned_bytes):
+    is_small = assigned_bytes <= len(group.members) * MEMBER_BYTES
+    if assigns and not is_small and not turn.shard.has_room(assigned_bytes - group.assigned_bytes):
         turn.shard.on_refused()
         turn.out.reply(token, sync_error(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         return

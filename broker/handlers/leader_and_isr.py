@@ -12,7 +12,7 @@ from anabranch.broker.log.slices import TimeSlice
 from anabranch.broker.node import Node
 from anabranch.broker.replication.replica_manager import Term
 from anabranch.broker.request.context import Answer, RequestContext
-from anabranch.broker.request.controller_orders import confirm, refusal_of
+from anabranch.broker.request.controller_orders import obey, refusal_of
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.leader_and_isr import (
     LeaderAndIsrPartitionError,
@@ -32,9 +32,6 @@ def handle(ctx: RequestContext, request: LeaderAndIsrRequest) -> Answer:
     node = ctx.node
 
     async def apply() -> LeaderAndIsrResponse:
-        refusal = await confirm(ctx, request)
-        if refusal is not ErrorCode.NONE:
-            return LeaderAndIsrResponse(error_code=refusal)
         async with node.hosted.state_change_lock:
             for topic in request.topic_states:
                 layout_version = max(
@@ -57,7 +54,7 @@ def handle(ctx: RequestContext, request: LeaderAndIsrRequest) -> Answer:
             )
             return LeaderAndIsrResponse(topics=await _apply(ctx, request))
 
-    return node.later(apply, lambda error: LeaderAndIsrResponse(error_code=error.code))
+    return obey(ctx, request, apply, lambda code: LeaderAndIsrResponse(error_code=code))
 
 
 def _term(request: LeaderAndIsrRequest) -> Term:

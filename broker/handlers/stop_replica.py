@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from anabranch.broker.log.slices import TimeSlice
 from anabranch.broker.replication.replica_manager import Stopped
 from anabranch.broker.request.context import Answer, RequestContext
-from anabranch.broker.request.controller_orders import confirm, refusal_of
+from anabranch.broker.request.controller_orders import obey, refusal_of
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.stop_replica import (
     StopReplicaPartitionError,
@@ -25,16 +25,13 @@ def handle(ctx: RequestContext, request: StopReplicaRequest) -> Answer:
     node = ctx.node
 
     async def stop() -> StopReplicaResponse:
-        refusal = await confirm(ctx, request)
-        if refusal is not ErrorCode.NONE:
-            return StopReplicaResponse(error_code=refusal)
         async with node.hosted.state_change_lock:
             code = refusal_of(ctx, request)
             if code is not ErrorCode.NONE:
                 return StopReplicaResponse(error_code=code)
             return StopReplicaResponse(partition_errors=await _stop(ctx, request))
 
-    return node.later(stop, lambda error: StopReplicaResponse(error_code=error.code))
+    return obey(ctx, request, stop, lambda code: StopReplicaResponse(error_code=code))
 
 
 async def _stop(ctx: RequestContext, request: StopReplicaRequest) -> list[StopReplicaPartitionError]:

@@ -12,7 +12,7 @@ from anabranch.broker.link import appended_bytes
 from anabranch.broker.log.slices import TimeSlice, at_once, in_slices
 from anabranch.broker.metadata_cache import PARTITIONS_AT_ONCE
 from anabranch.broker.request.context import Answer, RequestContext
-from anabranch.broker.request.controller_orders import confirm, is_known, refusal_of
+from anabranch.broker.request.controller_orders import is_known, obey, refusal_of
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
@@ -26,13 +26,10 @@ def handle(ctx: RequestContext, request: UpdateMetadataRequest) -> Answer:
         return at_once(_update_metadata(ctx, request))
 
     async def update() -> UpdateMetadataResponse:
-        refusal = await confirm(ctx, request)
-        if refusal is not ErrorCode.NONE:
-            return UpdateMetadataResponse(error_code=refusal)
         async with node.metadata.update_lock:
             return await in_slices(_update_metadata(ctx, request), TimeSlice(node.env.clock))
 
-    return node.later(update, lambda error: UpdateMetadataResponse(error_code=error.code))
+    return obey(ctx, request, update, lambda code: UpdateMetadataResponse(error_code=code))
 
 
 def _update_metadata(

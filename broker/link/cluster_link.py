@@ -44,7 +44,7 @@ class ClusterLink:
         self.producer_ids = ProducerIds(zk, broker_id)
         self.lineages = LineageReader(zk, metadata)
         self.log_dir_failures = LogDirFailures(zk, broker_id)
-        self.epochs = ConfirmedEpochs(zk, broker_id)
+        self.epochs = ConfirmedEpochs(zk, broker_id, config.request_limits.half_of_decoded_bytes)
         self.older_zookeeper = OlderZooKeeper(zk, broker_id)
         background.sources.append(self.older_zookeeper.lines)
         self.registration: Registrar | None = None

@@ -37,6 +37,7 @@ from anabranch.protocol.framing import (
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
 from anabranch.protocol.generated.produce import ProduceRequest
 from anabranch.protocol.message import Message, has_more_items
+from anabranch.protocol.message_limits import CONTROLLER_APIS
 from anabranch.protocol.named_items import has_one_item
 from anabranch.protocol.own_tags import withholder
 from anabranch.protocol.primitives import DecodeError, EncodeError
@@ -56,7 +57,9 @@ _COST_PER_PART = 32 * 1024
 _MOST_PARTS = PIECE // _COST_PER_PART
 _PRODUCE = ApiKey.PRODUCE.to_bytes(2, "big")
 _PARKING = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.CONSUMER_GROUP_POSITION})
-"""APIs whose requests may wait for other members. The connection reads no further request before the answer."""
+"""APIs whose requests may wait for other members."""
+_ALONE = _PARKING | CONTROLLER_APIS
+"""APIs whose later answers are awaited before the next request is read, so that a connection has one at a time."""
 _KEEP_NOTHING = _PARKING | {ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.DELETE_RECORDS}
 """APIs whose clients choose how long the answer may wait. What waits does not need the decoded request."""
 
@@ -241,10 +244,11 @@ class Connection:
             self._decoded.free(self._served_key, self._served_bytes)
             self._served_bytes = 0
 
-    def _free_decoded(self, slot: _Slot) -> None:
-        if slot.decoded_bytes:
-            self._decoded.free(slot.api_key, slot.decoded_bytes)
-            slot.decoded_bytes = 0
+    def _free_decoded(self, slot: _Slot) -> int:
+        freed_bytes, slot.decoded_bytes = slot.decoded_bytes, 0
+        if freed_bytes:
+            self._decoded.free(slot.api_key, freed_bytes)
+        return freed_bytes
 
     def close(self, because: str) -> None:
         """Close at once. If it is called again, the first reason stays."""
@@ -400,7 +404,7 @@ class Connection:
                 slot.decoded_bytes, self._served_bytes = self._served_bytes, 0
                 ctx.free_request = partial(self._free_decoded, slot)
             self._fill_later(slot, answer)
-            return ctx.api_key in _PARKING
+            return ctx.api_key in _ALONE
         self._metrics.note_response(slot.api_key, answer)
         slot.fill(answer, handled)
         self._ready()

@@ -18,8 +18,8 @@ Answer: TypeAlias = Message | Deferred[Any] | None
 _NOTHING: Repeated = set()
 
 
-def _keep_nothing() -> None:
-    """Do nothing."""
+def _keep_nothing() -> int:
+    return 0
 
 
 Handler: TypeAlias = Callable[["RequestContext", Any], Answer]
@@ -79,8 +79,8 @@ class RequestContext:
         """The time when the request had arrived, and the time when its handling began."""
         self.keeps_request = False
         """Whether the answer, which comes later, still needs the decoded request of an API that else keeps nothing."""
-        self.free_request: Callable[[], None] = _keep_nothing
-        """The work calls it when it does not need the decoded request any more."""
+        self.free_request: Callable[[], int] = _keep_nothing
+        """The work calls it when the decoded request need not count any more. Returns the bytes that counted."""
         self.is_follower = False
         """Whether the request is a fetch of another broker."""
         self.repeated: Repeated = _NOTHING

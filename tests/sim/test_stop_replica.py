@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,12 +82,15 @@ def strays_are_not_retired(patch: Patch) -> None:
 
 
 def earlier_controllers_and_registrations_are_obeyed(patch: Patch) -> None:
-    async def confirm(ctx: RequestContext, _order: Any) -> ErrorCode:
-        await ctx.node.link.registered.wait()
-        return ErrorCode.NONE
+    def obey(ctx: RequestContext, _order: Any, work: Callable[[], Awaitable[Any]], refused: Callable[..., Any]) -> Any:
+        async def when_registered() -> Any:
+            await ctx.node.link.registered.wait()
+            return await work()
+
+        return ctx.node.later(when_registered, lambda error: refused(error.code))
 
     for module in (leader_and_isr, stop_replica, update_metadata):
-        patch.setattr(module, "confirm", confirm)
+        patch.setattr(module, "obey", obey)
         patch.setattr(module, "refusal_of", lambda *_: ErrorCode.NONE)
     patch.setattr(ReplicaManager, "check_term", lambda *_: True)
     patch.setattr(replica_manager, "is_behind", lambda *_: False)  # the log's own epochs refuse late requests too

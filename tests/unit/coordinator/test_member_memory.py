@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.broker.coordinator.config import GroupConfig
-from anabranch.broker.coordinator.group import GROUP_BYTES
+from anabranch.broker.coordinator.group import GROUP_BYTES, MEMBER_BYTES
 from anabranch.protocol.errors import ErrorCode
 from tests.unit.coordinator.calls import join
 from tests.unit.coordinator.conftest import Running
@@ -88,6 +88,22 @@ def test_assignments_count_until_the_group_has_no_members() -> None:
     assert driver.restarted().shard.memory.taken_bytes == before + 90_000 - len(leader)
     driver.advance(60_000)  # the member sends no heartbeat
     assert driver.shard.memory.taken_bytes == 0
+
+
+def test_the_assignments_of_a_group_may_grow_a_little_although_there_is_no_room() -> None:
+    driver = Driver(GroupConfig(members_max_bytes=LIMIT))
+    leader, follower = driver.stable_group("a", "b")
+    while driver.shard.has_room(1_500):
+        driver.join(group=f"g{driver.tokens}")
+
+    def assign(length: int) -> ErrorCode:
+        joins = [driver.join(leader), driver.join(follower)]
+        generation = driver.replies[joins[0]].generation_id
+        return driver.error(driver.sync(leader, generation, {leader: bytes(length), follower: b""}))
+
+    assert assign(2 * MEMBER_BYTES) is ErrorCode.NONE
+    assert driver.state() == "Stable"
+    assert assign(2 * MEMBER_BYTES + 1) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def test_a_leader_whose_assignments_find_no_room_is_not_waited_for_for_ever() -> None:
