@@ -178,7 +178,9 @@ class Node:
     # ------------------------------------------------------------ roles (RoleListener)
 
     def on_leader(self, key: TopicPartition, leader_epoch: int) -> None:
-        self.stock_consumer_facts.wake()
+        partition = self.replicas.hosted(key)
+        if partition is not None and partition.withholds:
+            self.stock_consumer_facts.wake()
         if key.topic == OFFSETS_TOPIC:
             self.groups.on_leader(key.partition, leader_epoch)
 

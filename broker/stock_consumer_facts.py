@@ -39,6 +39,8 @@ WAITING_PAUSE_S = 0.1
 """The pause between two rounds while records are withheld: a wait ends at most this long after the awaited commit."""
 ROUNDS_PER_LEASE = 4
 """The least number of rounds within a lease. Answers are renewed before they expire, so no open partition closes."""
+ROUND_SHARE = 0.1
+"""The largest share of the time that is spent on listing the led partitions, while every request changes leaders."""
 STARTS_PAUSE_S = 5.0
 """The pause between two requests for log starts. Retention changes log starts slowly."""
 
@@ -79,12 +81,15 @@ class StockConsumerFacts:
             self._reader.open(nursery)
             while True:
                 self._wake = trio.Event()
+                began = self._clock.monotonic()
                 led = self._led()
+                spent_s = self._clock.monotonic() - began
                 for name in self.topics.keys() - led.keys():
                     del self.topics[name]
                 pause_s = await self._look(led) if led else math.inf
                 with trio.move_on_after(pause_s):
                     await self._wake.wait()
+                await trio.sleep(spent_s / ROUND_SHARE)
 
     def _led(self) -> dict[str, dict[int, Partition]]:
         found: dict[str, dict[int, Partition]] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import structlog
@@ -52,6 +52,7 @@ class LogMaintenance:
         self.on_expired: Callable[[PartitionLog, int], None] = lambda log, start: None
         """Called with the earlier log start when retention removed records."""
         self._clock_watch = ClockWatch(clock.now_ms(), clock.monotonic())
+        self._with_deleted_files: dict[TopicPartition, PartitionLog] = {}
         self._ahead: set[TopicPartition] = set()
         """The logs with a record that is far ahead of the clock. Each is logged once."""
 
@@ -118,24 +119,37 @@ class LogMaintenance:
         """Ask for a flush of each log for which ``flush.messages`` or ``flush.ms`` requires one."""
         await self._each("flush", lambda log: self._flusher.want(log) if log.flush_due else None)
 
+    def files_deleted(self, log: PartitionLog) -> None:
+        """Remove the deleted segments of a log when their delay is over."""
+        self._with_deleted_files[log.partition] = log
+
     async def remove_deleted(self) -> None:
         """Remove the deleted directories and segments whose ``file.delete.delay.ms`` is over.
 
-        Outdated checkpoint files are written first.
+        Outdated checkpoint files are written first. A log without deleted segments costs nothing.
         """
         self._checkpoints.write_outdated()
         await self._deleted.remove_due()
-        await self._each("file-removal", lambda log: log.remove_due_files(), until=lambda removed: not removed)
+        logs = list(self._with_deleted_files.values())
+        await self._each("file-removal", lambda log: log.remove_due_files(), lambda removed: not removed, logs)
+        for log in logs:
+            is_done = not (self._logs.is_current(log) and log.has_deleted_files)
+            if is_done and self._with_deleted_files.get(log.partition) is log:
+                del self._with_deleted_files[log.partition]
 
     async def _each(
-        self, task: str, work: Callable[[PartitionLog], R], until: Callable[[R], bool] = lambda _result: True
+        self,
+        task: str,
+        work: Callable[[PartitionLog], R],
+        until: Callable[[R], bool] = lambda _result: True,
+        logs: Sequence[PartitionLog] | None = None,
     ) -> None:
-        """Call ``work`` for every log, in slices; the call is repeated for a log until ``until(result)`` is true.
+        """Call ``work`` for each of ``logs``, or for every log, in slices; repeat it until ``until(result)`` is true.
 
         A failure of one log does not affect the others; that log is paused.
         """
         time_slice = TimeSlice(self._clock)
-        for log in self._logs.all():
+        for log in self._logs.all() if logs is None else logs:
             is_through = not self._background.due(task, log.partition)
             while not is_through and self._logs.is_current(log):
                 is_through = True

@@ -248,6 +248,7 @@ class LogManager:
         """Make a log the current one of its partition, and connect it with the background work."""
         self._logs.add(log, directory)
         log.on_flush_needed = self._flusher.want
+        log.on_files_deleted = self.maintenance.files_deleted
         log.on_log_start_moved = self.checkpoints.log_start_moved
         log.on_truncated = self.checkpoints.truncated
         log.call_when_disk_full(self._disk_full)

@@ -43,6 +43,7 @@ class PartitionLog:
     __slots__ = (
         "_clock",
         "_durability",
+        "_end_at_last_release",
         "_segments",
         "_storage",
         "_truncation",
@@ -56,6 +57,7 @@ class PartitionLog:
         "leader_epoch_cache",
         "log_end_offset",
         "log_start_offset",
+        "on_files_deleted",
         "on_flush_needed",
         "on_log_start_moved",
         "on_producers_behind",
@@ -95,6 +97,8 @@ class PartitionLog:
         self.high_watermark = state.high_watermark
         self.on_flush_needed: Callable[[PartitionLog], None] = _ignore
         """Called when ``flush.messages`` is reached or a segment was rolled. The log manager then flushes soon."""
+        self.on_files_deleted: Callable[[PartitionLog], None] = _ignore
+        """Called when segments were deleted. The log manager then removes their files after a delay."""
         self.on_log_start_moved: Callable[[PartitionLog], None] = _ignore
         self.is_full = False
         """Whether the log's dir is full, as far as the log manager knows."""
@@ -105,6 +109,7 @@ class PartitionLog:
         """Called when a ``rebuild`` has to be done in the background."""
         self._durability = Durability(env.storage, env.clock, partition, self._segments, state)
         self._truncation = Truncation(self._segments, self._durability, state, env.clock)
+        self._end_at_last_release = self.log_end_offset
 
     def moved_to(self, directory: str) -> None:
         """Note that the log's directory has another name now. The open files stay the same."""
@@ -441,6 +446,7 @@ class PartitionLog:
             if count == len(self._segments.items):
                 self._roll(self.log_end_offset, now_ms)
             self.advance_log_start(self._segments.bases[count])
+            self.on_files_deleted(self)
             for _ in range(count):
                 self._segments.drop(0, now_ms)
         except OSError as error:
@@ -476,6 +482,11 @@ class PartitionLog:
         self._segments.flushed([cleaned])
         self._segments.replace(first, last, cleaned)
         return True
+
+    @property
+    def has_deleted_files(self) -> bool:
+        """Whether files of deleted segments wait for their removal."""
+        return self._segments.has_deleted_files
 
     def remove_due_files(self, *, all_of_them: bool = False) -> int:
         """Remove ``.deleted`` files whose delay is over; only some, unless ``all_of_them``. Returns how many."""
@@ -522,8 +533,20 @@ class PartitionLog:
         await self._durability.sync_identity()
 
     def release_caches(self) -> None:
-        """Release the memory that look-ups in sealed segments use."""
+        """Release the memory that look-ups in sealed segments use, and the file of a log without recent appends.
+
+        A log has had no recent append if it ends where it ended at the previous call. If it is not synced yet, it is
+        flushed, and the next call releases its file. The kernel has written old records already, so the flush is cheap.
+        """
         self._segments.release_sealed()
+        is_idle = self.log_end_offset == self._end_at_last_release
+        self._end_at_last_release = self.log_end_offset
+        if not is_idle or self.is_broken or self.rebuild is not None:
+            return
+        if self.is_synced:
+            self._segments.release_active()
+        else:
+            self.on_flush_needed(self)
 
     def update_config(self, config: LogConfig) -> None:
         """Use a changed configuration from the next call on."""

@@ -188,6 +188,11 @@ class SegmentList:
         self._open.forget(segment)
         self._snapshots.remove_at(segment.base_offset)
 
+    @property
+    def has_deleted_files(self) -> bool:
+        """Whether files of dropped segments wait for their removal."""
+        return bool(self._doomed)
+
     def remove_files(self, now_ms: int | None) -> int:
         """Remove some of the files due at ``now_ms`` (None: all files); returns how many. Raises ``OSError``."""
         due = [item for item in self._doomed if now_ms is None or item[0] <= now_ms]
@@ -210,6 +215,13 @@ class SegmentList:
         """Release the memory and files that look-ups in sealed segments use."""
         for segment in self.items[:-1]:
             self._open.forget(segment)
+            segment.release()
+
+    def release_active(self) -> None:
+        """Release the memory and the file of the active segment, which is on disk. The next append opens it again."""
+        segment = self.active
+        if not segment.awaits_cut:
+            segment.is_flushed = True
             segment.release()
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from anabranch.runtime.env import Clock
 class LogToTruncate(TruncatedLog, Protocol):
     """The parts of a log that a truncation reads and writes."""
 
+    on_files_deleted: Callable[[Self], None]
     on_flush_needed: Callable[[Self], None]
     on_log_start_moved: Callable[[Self], None]
     on_truncated: Callable[[Self], None]
@@ -52,6 +53,7 @@ class Truncation:
         self._durability.check_changeable()
         segments = self._segments
         keep = segments.index_of(offset) + 1
+        log.on_files_deleted(log)
         try:
             self._snapshots.remove_above(offset)
             snapshot = self._snapshots.load_latest(offset)
@@ -72,6 +74,7 @@ class Truncation:
         """See ``PartitionLog.truncate_fully_and_start_at``."""
         self._durability.check_changeable()
         now_ms = self._clock.now_ms()
+        log.on_files_deleted(log)
         try:
             if self._segments.roll(log.log_end_offset, now_ms, log.producers if log.rebuild is None else None):
                 log.on_flush_needed(log)

@@ -283,7 +283,7 @@ class ReplicaManager:
         partition.ordered_delivery = None if state.ordered_delivery < 0 else state.ordered_delivery == 1
         self._set_rules(partition)
         layout = _layout(state)
-        if layout != partition.layout:
+        if layout != partition.layout and layout.layout_version > 0:  # no line for each topic that was never resized
             logger.info("replica.layout", partition=str(partition.key), leader_epoch=state.leader_epoch, layout=layout)
         partition.layout = layout
         if layout.undeleted_partition_count >= 0:

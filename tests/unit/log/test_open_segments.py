@@ -150,7 +150,54 @@ async def test_a_segment_that_is_not_synced_stays_open(log_fixture: LogFixture) 
     fill(log, 5)
     values(log)
     log.release_caches()
-    assert descriptors() == before + 4
+    assert descriptors() == before + 5
     await log.flush()
-    assert descriptors() <= before + 1
+    assert descriptors() <= before + 2
+    manager.close_at_once()
+
+
+async def test_a_log_without_recent_appends_holds_no_descriptor(log_fixture: LogFixture) -> None:
+    manager = await start(log_fixture, limit=1)
+    before = descriptors()
+    log = manager.create(A, TOPIC_ID, 1)
+    assert descriptors() == before  # it has no records yet
+    wanted: list[PartitionLog] = []
+    log.on_flush_needed = wanted.append
+    fill(log, 1)
+    log.release_caches()
+    assert (descriptors(), wanted) == (before + 1, [])  # it was appended to since the last call
+    log.release_caches()
+    assert (descriptors(), wanted) == (before + 1, [log])  # only the open file reports a write that fails later
+    await log.flush()
+    log.release_caches()
+    assert descriptors() == before
+    fill(log, 1)
+    assert len(values(log)) == 4
+    manager.close_at_once()
+
+
+async def test_only_logs_with_deleted_segments_are_asked_for_files_to_remove(
+    log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = await start(log_fixture, limit=1)
+    logs = [manager.create(partition, TOPIC_ID, 1) for partition in (A, B)]
+    asked: list[TopicPartition] = []
+    remove = PartitionLog.remove_due_files
+
+    def noted(log: PartitionLog) -> int:
+        asked.append(log.partition)
+        return remove(log)
+
+    monkeypatch.setattr(PartitionLog, "remove_due_files", noted)
+    fill(logs[0], 3)
+    logs[0].truncate_to(0)
+    assert logs[0].has_deleted_files
+    await manager.maintenance.remove_deleted()
+    assert set(asked) == {A}
+    log_fixture.clock.ms += 3_600_000
+    await manager.maintenance.remove_deleted()
+    assert not logs[0].has_deleted_files
+    asked.clear()
+    await manager.maintenance.remove_deleted()
+    assert asked == []
     manager.close_at_once()
