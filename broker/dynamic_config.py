@@ -17,7 +17,7 @@ import trio
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.replication.layout_admission import DeliveryRules, StockConsumerRule, StockProducerRule
-from anabranch.ordered_resize.marked import Marked
+from anabranch.ordered_resize.delete_when_drained import Marked
 from anabranch.runtime.env import NoNodeError, SessionState, ZkConnectionError, ZkError, ZkSessionExpiredError, ZkStore
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS, BrokerKeys

@@ -2,8 +2,8 @@
 
 One task of each broker collects the facts for the partitions that the broker leads in such topics. Lineages come from
 ZooKeeper, ends of leader epochs and log starts from leaders, groups and their positions from all coordinators.
-``stock_consumer_decision`` decides. The task stores the decision at each partition, and fetches read it there. While a
-fact is missing, a partition serves only records that no group can wait for.
+``ordered_resize.withheld_from_stock_consumers`` decides. The task stores the decision at each partition, and fetches
+read it there. While a fact is missing, a partition serves only records that no group can wait for.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.metrics.broker_metrics import BrokerMetrics
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.replica_manager import ReplicaManager
-from anabranch.broker.stock_consumer_decision import CoordinatorAnswer, WithheldTopic, WithholdLimits
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.reader_answers import readers_in
+from anabranch.ordered_resize.withheld_from_stock_consumers import CoordinatorAnswer, WithheldTopic, WithholdLimits
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.topic_readers import TopicReadersRequest, TopicReadersRequestTopic
 from anabranch.protocol.offset_requests import ANY_LEADER_EPOCH

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from anabranch.client.consumer.consumer import Consumer
     from anabranch.client.group.coordinator_link import OffsetAndMetadata
     from anabranch.client.net.offsets import OffsetAndTimestamp
-    from anabranch.client.ordered_delivery.explain import BlockedPartition, WaitsFor
+    from anabranch.client.ordered_delivery.blocked_partition import BlockedPartition, WaitsFor
     from anabranch.client.producer.message_batch import AppendedRecord, MessageBatch
     from anabranch.client.producer.producer import Producer
     from anabranch.client.producer.producer_batch import RecordHandle, RecordMetadata
@@ -90,7 +90,7 @@ _MODULES = {
     "group.coordinator_link": ("OffsetAndMetadata",),
     "subscription.fetched_batch": ("ConsumerRecord", "Records"),
     "net.offsets": ("OffsetAndTimestamp",),
-    "ordered_delivery.explain": ("BlockedPartition", "WaitsFor"),
+    "ordered_delivery.blocked_partition": ("BlockedPartition", "WaitsFor"),
     "producer.message_batch": ("AppendedRecord", "MessageBatch"),
     "producer.producer": ("Producer",),
     "producer.producer_batch": ("RecordHandle", "RecordMetadata"),

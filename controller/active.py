@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 import trio
 
-from anabranch.controller import autoscale, view
+from anabranch.controller import autoscale_rounds, view
 from anabranch.controller.carry_out import carry_out_all
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
@@ -268,7 +268,7 @@ class ActiveController:
     async def _remind_of_autoscaling(self) -> None:
         while True:
             await trio.sleep(self._config.autoscale_check_interval_ms / 1000)
-            if autoscale.has_work(self.image):
+            if autoscale_rounds.has_work(self.image):
                 self._events.put(AutoscaleDue())
 
     async def _handle_events(self) -> None:

@@ -1,4 +1,4 @@
-"""Reads, watches and writes ``/features`` for the active controller (KIP-584); ``feature_updates`` judges.
+"""Reads, watches and writes ``/features`` for the active controller (KIP-584); ``feature_level_rules`` judges.
 
 A write of ``/features`` and the registration of a broker both set ``/brokers/registrations``, at a version that the
 writer reads first. After reading the version, the controller reads the registered brokers, and a broker reads
@@ -16,7 +16,7 @@ from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.events import BrokersChanged, FeaturesChanged, ResizesDue
-from anabranch.controller.feature_updates import for_new_cluster, with_risen_minimums
+from anabranch.controller.feature_level_rules import for_new_cluster, with_risen_minimums
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.reads.brokers import LockedBrokers
 from anabranch.controller.reads.features import FoundFeatures

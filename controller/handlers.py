@@ -13,7 +13,7 @@ import structlog
 
 from anabranch.controller import (
     appended_bytes,
-    autoscale,
+    autoscale_rounds,
     brokers,
     config_changes,
     deletion,
@@ -195,7 +195,7 @@ HANDLERS: Mapping[type, Handler] = dict(
         _from_image(ResizesDue, lambda context, _: steps.advance(context)),
         _from_image(QuestionsDue, _on_questions_due),
         _from_image(DrainsDue, _on_drains_due),
-        _from_image(AutoscaleDue, lambda context, _: autoscale.look(context)),
+        _from_image(AutoscaleDue, lambda context, _: autoscale_rounds.look(context)),
         _from_image(BrokerAnswered, _on_broker_answered),
         _reading_all(BrokersChanged, read_locked, brokers.on_brokers_changed),
         _reading_all(TopicListChanged, read_topic_list, topics.on_topic_list_changed),

@@ -6,11 +6,10 @@ import uuid
 from collections.abc import Container, Mapping, Sequence
 
 from anabranch.controller.image import ClusterImage, Leftover, PartitionImage, TopicImage
-from anabranch.ordered_resize import next_step
+from anabranch.ordered_resize import next_step, removal
 from anabranch.ordered_resize.explain import request_effect, resize_waits
 from anabranch.ordered_resize.layout import Layout
-from anabranch.ordered_resize.next_step import Phase
-from anabranch.ordered_resize.snapshot import Snapshot
+from anabranch.ordered_resize.snapshot import Phase, Snapshot
 from anabranch.protocol.key_placement import is_doubled
 from anabranch.protocol.sentinels import NO_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
@@ -108,7 +107,7 @@ def drainable(topic: TopicImage, partitions: Container[int] | None = None) -> li
     if not marked(topic) or topic.frozen or topic.unreadable:
         return []
     snapshot = _known(topic)
-    if not next_step.removals_may_begin(snapshot):
+    if not removal.may_begin(snapshot):
         return []
     return [
         p
@@ -178,7 +177,8 @@ def behind_on(topic: TopicImage) -> Mapping[int, Sequence[int]]:
 
 def unfinished(topic: TopicImage) -> str:
     """A description of the things that a resize waits for."""
-    waits = resize_waits(_known(topic), left_on(topic), behind_on(topic))
+    snapshot = _known(topic)
+    waits = resize_waits(snapshot, next_step.phases(snapshot), left_on(topic), behind_on(topic))
     return "; ".join(waits) or "its next step is due"
 
 

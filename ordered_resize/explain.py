@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked, is_compacted
-from anabranch.ordered_resize.next_step import Phase, losers_are_done, phases
-from anabranch.ordered_resize.snapshot import Snapshot
+from anabranch.ordered_resize.delete_when_drained import DRAIN_KEY, LOSS_KEY, Marked, is_compacted
+from anabranch.ordered_resize.snapshot import Phase, Snapshot
 from anabranch.protocol.plurals import counted, listed, named, one_or_many
 from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.zk_schemas.topic import TopicZnode
@@ -120,22 +119,26 @@ def for_positions(why: object) -> str:
 
 
 def resize_waits(
-    snapshot: Snapshot, left: Mapping[int, Sequence[int]], behind: Mapping[int, Sequence[int]] = MappingProxyType({})
+    snapshot: Snapshot,
+    phases: Mapping[int, Phase],
+    left: Mapping[int, Sequence[int]],
+    behind: Mapping[int, Sequence[int]] = MappingProxyType({}),
 ) -> list[str]:
     """The waits of a resize, one sentence each, except the waits of partitions with a step that is due.
 
-    ``left``: the brokers that still have a replica, for each partition that is being removed. ``behind``: the brokers
-    that are not in sync and have not deleted their records, for each partition that is drained.
+    ``phases``: the phase of each partition. ``left``: the brokers that still have a replica, for each partition that is
+    being removed. ``behind``: the brokers that are not in sync and have not deleted their records, for each partition
+    that is drained.
     """
     if snapshot.frozen:
         return [f"frozen: {snapshot.frozen}"]
     found: dict[Phase, list[int]] = {}
-    for partition, phase in phases(snapshot).items():
+    for partition, phase in phases.items():
         if partition not in snapshot.unreadable:
             found.setdefault(phase, []).append(partition)
     losers_of = snapshot.moves.losers_of
     losers = {q for p in found.get(Phase.BEHIND, ()) for q in losers_of[p]}
-    silent = sorted(q for q in losers if not losers_are_done(snapshot, [q]))
+    silent = sorted(q for q in losers if not snapshot.has_confirmed_goal(q))
     brokers = sorted({broker for p in found.get(Phase.LEAVING, ()) for broker in left.get(p, ())})
     leaders = f"{one_or_many(len(silent), 'leader', 'leaders')} of {named('partition', silent)}"
     answered = one_or_many(len(silent), "has answered", "have answered")

@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 from anabranch.ordered_resize import next_step
 from anabranch.ordered_resize.consistency import contradictions
+from anabranch.ordered_resize.delete_when_drained import Marked, of_compacted
 from anabranch.ordered_resize.explain import states_unreadable
-from anabranch.ordered_resize.marked import Marked, of_compacted
 from anabranch.ordered_resize.next_step import Assign
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.errors import ErrorCode

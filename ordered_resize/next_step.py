@@ -12,41 +12,21 @@ No other state is kept: a newly elected controller continues from the same znode
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
+from anabranch.ordered_resize import removal
 from anabranch.ordered_resize.layout import Layout
 from anabranch.ordered_resize.lineage import pruned, timed
-from anabranch.ordered_resize.snapshot import Snapshot
-from anabranch.protocol.sentinels import LEADER_DURING_DELETE, NO_EPOCH
+from anabranch.ordered_resize.snapshot import Phase, Snapshot
+from anabranch.protocol.sentinels import NO_EPOCH
 from anabranch.zk_schemas.partition_state import Before, LineageEntry, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 
-MAX_TOGETHER = 100
-"""The most partitions removed in one write. Each takes two operations, and each write gives the topic a new id."""
-MAX_BYTES_TOGETHER = 256 * 1024
-"""The most bytes of states whose removal begins in one write. Exception: a single state with a long lineage."""
 Assign: TypeAlias = Callable[[Sequence[int]], Mapping[int, list[int]]]
 """Replicas for partitions that have no replicas yet."""
-
-
-class Phase(enum.Enum):
-    """The phase of one partition. Partitions in a phase of ``STEPS`` have a step that is due. The others wait."""
-
-    SETTLED = "has the layout, and its leader has answered"
-    UNLED = "was never led since the topic was created"
-    BUMP = "lacks the layout, and gains no keys"
-    BEHIND = "gains keys; the leader of a loser has not answered"
-    GAIN = "gains keys; the leaders of all losers have answered"
-    CREATE = "gains keys, but does not exist; the leaders of all losers have answered"
-    LEADERLESS = "is to be created, but none of its replicas may lead"
-    UNANSWERED = "has the layout; its leader has not answered"
-    DRAINING = "is closed, and is kept until it is drained and all higher partitions are removed"
-    LEAVING = "is being removed: replicas are being deleted"
-    DELETED = "is being removed: every replica is deleted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +57,9 @@ def next_steps(snapshot: Snapshot) -> list[Step]:
 
 
 def phases(snapshot: Snapshot) -> dict[int, Phase]:
-    """The phase of each partition that is counted or exists, ascending."""
+    """The phase of each partition that is counted or exists, ascending. A frozen topic has no phases."""
+    if snapshot.frozen:
+        return {}
     counted = range(snapshot.topic.undeleted_partition_count)
     return {partition: phase_of(snapshot, partition) for partition in sorted({*counted, *snapshot.states})}
 
@@ -110,13 +92,7 @@ def losers_are_done(snapshot: Snapshot, losers: Collection[int]) -> bool:
 
     A leader whose broker is no longer registered does not count as answered, because the broker may still serve.
     """
-    return all(snapshot.has_goal(loser) and loser in snapshot.answered for loser in losers)
-
-
-def is_stored(snapshot: Snapshot) -> bool:
-    """Whether every counted partition, and every loser that exists, has the layout."""
-    losers = snapshot.moves.losers & snapshot.states.keys()
-    return all(snapshot.has_goal(p) for p in {*range(snapshot.topic.undeleted_partition_count), *losers})
+    return all(map(snapshot.has_confirmed_goal, losers))
 
 
 def is_settled(snapshot: Snapshot) -> bool:
@@ -126,7 +102,7 @@ def is_settled(snapshot: Snapshot) -> bool:
     controller's next request.
     """
     counted = range(snapshot.topic.undeleted_partition_count)
-    return is_stored(snapshot) and all(partition in snapshot.answered for partition in counted)
+    return snapshot.is_stored and all(partition in snapshot.answered for partition in counted)
 
 
 def is_over(snapshot: Snapshot) -> bool:
@@ -260,72 +236,18 @@ def last_epoch(snapshot: Snapshot, loser: int) -> int:
 
 
 def _leave(snapshot: Snapshot, found: Mapping[int, Phase]) -> Step | None:
-    """Begin to remove the highest partitions if they are drained and the next resize does not count them (rule 5)."""
-    if not removals_may_begin(snapshot):
-        return None
-    lowest = max(snapshot.topic.undeleted_partition_count, snapshot.topic.wanted or 0)
-    left: dict[int, PartitionState] = {}
-    size = 0
-    for partition in sorted((p for p in snapshot.states if p >= lowest), reverse=True):
-        if found[partition] in (Phase.LEAVING, Phase.DELETED):
-            continue
-        if found[partition] is not Phase.DRAINING or partition not in snapshot.drained or len(left) == MAX_TOGETHER:
-            break
-        state = snapshot.states[partition].replace(
-            leader=LEADER_DURING_DELETE, controller_epoch=snapshot.controller_epoch
-        )
-        size += len(state.encode())
-        if left and size > MAX_BYTES_TOGETHER:
-            break
-        left[partition] = state
-    return Step("leave", left, _with_ends(snapshot, left)) if left else None
-
-
-def _with_ends(snapshot: Snapshot, leaving: Collection[int]) -> TopicZnode | None:
-    """The topic with the log ends that leaders reported; None if nothing changes.
-
-    The ends are recorded before any replica is deleted. A broker that restarts between the deletion and its answer does
-    not know the end any more.
-    """
-    topic = snapshot.topic
-    ends = {p: end for p in leaving if (end := snapshot.ends.get(p, 0)) > topic.base_offset(p)}
-    return topic.replace(last_offsets={**topic.last_offsets, **ends}) if ends else None
-
-
-def removals_may_begin(snapshot: Snapshot) -> bool:
-    """Whether removals may begin. Before that, a gainer's bump needs the last epochs in the znodes of its losers."""
-    return is_stored(snapshot)
+    """Begin to remove the highest partitions."""
+    leaving = removal.leaving(snapshot, found)
+    return Step("leave", leaving, removal.with_ends(snapshot, leaving)) if leaving else None
 
 
 def _forget(snapshot: Snapshot, found: Mapping[int, Phase]) -> Step | None:
-    """Note the last leader epoch and log end of fully deleted partitions in the topic's znode (rules 5, 7).
-
-    The highest number is removed first. A number that was counted again meanwhile may be removed at any time, and is
-    then created again.
-    """
-    topic, counted = snapshot.topic, snapshot.topic.undeleted_partition_count
-    run: list[int] = []
-    is_end = True
-    for partition in sorted(snapshot.states, reverse=True):
-        if found[partition] is Phase.DELETED and (is_end or partition < counted) and len(run) < MAX_TOGETHER:
-            run.append(partition)
-        else:
-            is_end = False
-    if not run:
-        return None
-    ends = {p: max(topic.base_offset(p), snapshot.deleted[p]) for p in run}
-    left = topic.replace(
-        topic_id=snapshot.new_topic_id,
-        partitions={p: replicas for p, replicas in topic.partitions.items() if p not in ends or p < counted},
-        adding_replicas={p: added for p, added in topic.adding_replicas.items() if p not in ends},
-        removing_replicas={p: gone for p, gone in topic.removing_replicas.items() if p not in ends},
-        last_leader_epochs={**topic.last_leader_epochs, **{p: snapshot.states[p].leader_epoch for p in run}},
-        last_offsets={**topic.last_offsets, **{p: end for p, end in ends.items() if end > 0}},
-    )
-    return Step("forget", topic=left, deleted=tuple(run))
+    """End the removal of partitions whose replicas are all deleted."""
+    gone = removal.gone(snapshot, found)
+    return Step("forget", topic=removal.without(snapshot, gone), deleted=gone) if gone else None
 
 
 STEPS: Final[Mapping[Phase, Callable[[Snapshot, int], Step]]] = MappingProxyType(
     {Phase.BUMP: _bump, Phase.GAIN: _bump, Phase.CREATE: _create}
 )
-"""The step of each phase with a step. Removals are joined: see ``_leave`` and ``_forget``."""
+"""The step of each phase with a step. Removals are joined: see ``removal``."""

@@ -3,7 +3,7 @@
 A *pair* is a partition and a leader epoch. A group is done with a pair when it has processed the partition up to the
 end of that epoch. ``ReadProgress.waits`` names the groups that are not done. Four decisions ask it:
 
-- ``stock_consumers.Requirements.caps``: how far a leader serves stock consumers;
+- ``withheld_from_stock_consumers.Requirements.caps``: how far a leader serves stock consumers;
 - ``removal.drain_wait``: whether the records of a marked partition may be deleted;
 - ``removal.removal_wait``: whether an empty marked partition may be removed;
 - ``retained_from``: the records that retention keeps.

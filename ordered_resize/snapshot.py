@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,22 @@ def moves_of(topic: TopicZnode) -> Moves:
     """Losers and gainers of the resize in progress, or else of the last resize."""
     after, before = topic.undeleted_partition_count, topic.previous_undeleted_partition_count
     return moves(topic.initial_partition_count, after if before is None else before, after)
+
+
+class Phase(enum.Enum):
+    """The phase of one partition. ``next_step`` has the phases with a step that is due. The others wait."""
+
+    SETTLED = "has the layout, and its leader has answered"
+    UNLED = "was never led since the topic was created"
+    BUMP = "lacks the layout, and gains no keys"
+    BEHIND = "gains keys; the leader of a loser has not answered"
+    GAIN = "gains keys; the leaders of all losers have answered"
+    CREATE = "gains keys, but does not exist; the leaders of all losers have answered"
+    LEADERLESS = "is to be created, but none of its replicas may lead"
+    UNANSWERED = "has the layout; its leader has not answered"
+    DRAINING = "is closed, and is kept until it is drained and all higher partitions are removed"
+    LEAVING = "is being removed: replicas are being deleted"
+    DELETED = "is being removed: every replica is deleted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +84,16 @@ class Snapshot:
     def has_goal(self, partition: int) -> bool:
         """Whether the partition has the layout that is the topic's goal."""
         return self.stored(partition) == Layout.goal(self.topic).stored
+
+    def has_confirmed_goal(self, partition: int) -> bool:
+        """Whether the partition has the goal stored, and its leader has answered."""
+        return self.has_goal(partition) and partition in self.answered
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether every counted partition, and every loser that exists, has the layout."""
+        losers = self.moves.losers & self.states.keys()
+        return all(self.has_goal(p) for p in {*range(self.topic.undeleted_partition_count), *losers})
 
     @property
     def moves(self) -> Moves:

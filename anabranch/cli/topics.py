@@ -36,7 +36,7 @@ from anabranch.cli.resize_plan import print_plan
 from anabranch.cli.topic_view import FIELDS, print_topic
 from anabranch.client.admin.types import CreatedTopic
 from anabranch.command_error import UsageError
-from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY
+from anabranch.ordered_resize.delete_when_drained import DRAIN_KEY, LOSS_KEY
 from anabranch.protocol.plurals import counted
 from anabranch.view.autoscale import Autoscaling, autoscaling
 from anabranch.view.cluster import UnhealthyPartition, all_topics, unhealthy

@@ -12,7 +12,7 @@ import trio
 
 from anabranch import Admin, ErrorCode, KafkaError
 from anabranch.local.cluster import LocalCluster
-from anabranch.ordered_resize.marked import DRAIN_KEY
+from anabranch.ordered_resize.delete_when_drained import DRAIN_KEY
 from anabranch.protocol.plurals import counted
 from anabranch.view.resize import wait_until_resized
 

@@ -10,8 +10,8 @@ import anyio
 
 from anabranch import Admin, ErrorCode, KafkaError, KafkaTimeoutError, TopicDescription
 from anabranch.command_error import CommandError
+from anabranch.ordered_resize.delete_when_drained import DRAIN_KEY, LOSS_KEY, Marked, is_compacted, of_compacted
 from anabranch.ordered_resize.lineage import has_keys, last_merges
-from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked, is_compacted, of_compacted
 from anabranch.protocol.plurals import counted, one_or_many
 from anabranch.view.moves import KeyMove, moves, unordered_share
 from anabranch.view.topics import (

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from anabranch.broker.replication.delayed_delete import DelayedDelete, Deleted, RecordDeletion
 from anabranch.broker.request.context import Answer, RequestContext
-from anabranch.ordered_resize.marked import Marked
+from anabranch.ordered_resize.delete_when_drained import Marked
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.delete_records import (
     DeleteRecordsPartition,

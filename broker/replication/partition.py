@@ -14,7 +14,7 @@ from anabranch.broker.log.retention import RetainLease
 from anabranch.broker.replication import isr
 from anabranch.broker.replication.isr import REFUSED_REPLICA_WAITS_S, PendingIsr, ReplicaProgress
 from anabranch.broker.replication.layout_admission import UNKNOWN, DeliveryRules, StockConsumerRule
-from anabranch.broker.replication.stock_cap import NOTHING, StockCap
+from anabranch.ordered_resize.withheld_from_stock_consumers import NOTHING, StockCap
 from anabranch.protocol.batch_layout import Buffer
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.sentinels import NO_EPOCH, NO_LEADER

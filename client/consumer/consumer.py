@@ -24,8 +24,8 @@ from anabranch.client.group.membership import GroupMembership
 from anabranch.client.lifecycle import Client
 from anabranch.client.net.offsets import OffsetAndTimestamp, OffsetQueries
 from anabranch.client.options import ConsumerOptions, Key, Value
+from anabranch.client.ordered_delivery.blocked_partition import BlockedPartition
 from anabranch.client.ordered_delivery.delivery import OrderedDelivery
-from anabranch.client.ordered_delivery.explain import BlockedPartition
 from anabranch.client.subscription.fetched_batch import ConsumerRecord, Deserializers, Records
 from anabranch.client.subscription.subscription import (
     AssignedPartition,

@@ -18,7 +18,7 @@ from anabranch.client.group.listener import PartitionKeyListener
 from anabranch.client.group.membership import GroupMembership
 from anabranch.client.net.connections import Connections
 from anabranch.client.net.metadata import Metadata
-from anabranch.client.ordered_delivery.explain import BlockedPartition
+from anabranch.client.ordered_delivery.blocked_partition import BlockedPartition
 from anabranch.client.ordered_delivery.hand_over_metrics import HandOvers
 from anabranch.client.ordered_delivery.positions_task import (
     AnsweredPosition,

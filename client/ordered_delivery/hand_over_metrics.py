@@ -22,7 +22,7 @@ from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from anabranch.client.client_metrics import Durations
-from anabranch.client.ordered_delivery.explain import BlockedPartition
+from anabranch.client.ordered_delivery.blocked_partition import BlockedPartition
 from anabranch.protocol.types import TopicPartition
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from anabranch.client.cluster import TopicInfo
-from anabranch.client.ordered_delivery.explain import BlockedPartition, WaitsFor
+from anabranch.client.ordered_delivery.blocked_partition import BlockedPartition, WaitsFor
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.gate import Gate, GateState, QuestionKind
 from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH, EVERY_EPOCH

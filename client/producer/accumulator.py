@@ -4,7 +4,7 @@ A ``PartitionQueue`` holds the batches of one partition in order. ``waiting`` ha
 still take records. ``outstanding`` has batches that are sent and not answered, in sequence order. A batch whose outcome
 is unknown is sent again unchanged, so that the broker can recognize a duplicate. Such a batch goes back to the front of
 ``waiting``, and no newer batch is sent before it. All times are milliseconds of one monotonic clock given by the
-caller. ``client.producer.topic_placement`` describes the effects of a resize.
+caller. ``client.producer.placement_while_resized`` describes the effects of a resize.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from anabranch.client.cluster import TopicInfo
 from anabranch.client.errors import ErrorCode, KafkaError, KafkaTimeoutError, OutcomeUnknownError
 from anabranch.client.producer.callbacks import Callbacks
 from anabranch.client.producer.partition_queue import PartitionQueue
+from anabranch.client.producer.placement_while_resized import TopicPlacement
 from anabranch.client.producer.producer_batch import BatchResult, ProducerBatch, RecordHandle
-from anabranch.client.producer.records_placed_again import Placing, Replaced, Replacement
-from anabranch.client.producer.topic_placement import TopicPlacement
+from anabranch.client.producer.unwritten_records_placed_again import Placing, Replaced, Replacement
 from anabranch.protocol.batch_builder import BatchBuilder, estimate_batch_bytes
 from anabranch.protocol.batch_layout import Header
 from anabranch.protocol.compression import CompressionType

@@ -28,8 +28,8 @@ from anabranch.client.net.metadata import Metadata
 from anabranch.client.net.offsets import OffsetQueries, ask_lineages
 from anabranch.client.producer.accumulator import Accumulator
 from anabranch.client.producer.partitioner import cached_place
+from anabranch.client.producer.placement_while_resized import TopicPlacement
 from anabranch.client.producer.producer_batch import RecordHandle
-from anabranch.client.producer.topic_placement import TopicPlacement
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.lineage import leader_epochs_after_creation
 from anabranch.protocol.generated.describe_configs import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from anabranch.client.producer.placement_while_resized import TopicPlacement
 from anabranch.client.producer.producer_batch import ProducerBatch
-from anabranch.client.producer.topic_placement import TopicPlacement
 from anabranch.protocol.records import increment_sequence
 from anabranch.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 from anabranch.protocol.types import TopicPartition

@@ -28,10 +28,10 @@ from anabranch.client.producer.accumulator import Accumulator, check_record_size
 from anabranch.client.producer.message_batch import MessageBatch
 from anabranch.client.producer.moved_key_tombstones import MovedKeys
 from anabranch.client.producer.partitioner import Partitioner, StickyPartitioner, judged_partitioner
+from anabranch.client.producer.placement_while_resized import TopicPlacement
 from anabranch.client.producer.producer_batch import OnDelivery, ProducerBatch, RecordHandle, RecordMetadata
-from anabranch.client.producer.records_placed_again import Placing
 from anabranch.client.producer.sender import Sender
-from anabranch.client.producer.topic_placement import TopicPlacement
+from anabranch.client.producer.unwritten_records_placed_again import Placing
 from anabranch.client.tasks import Tasks
 from anabranch.protocol.batch_layout import Header
 from anabranch.protocol.types import TopicPartition

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.client.client_metrics import PRODUCER_GROUP, Durations, Metrics
-from anabranch.client.producer.records_placed_again import Replaced
+from anabranch.client.producer.unwritten_records_placed_again import Replaced
 
 
 class ProducerMetrics:

@@ -16,10 +16,10 @@ from anabranch.client.net.metadata import Metadata
 from anabranch.client.producer.accumulator import Accumulator
 from anabranch.client.producer.outcome import BatchOutcome, decide, may_have_written
 from anabranch.client.producer.partition_queue import PartitionQueue
+from anabranch.client.producer.placement_while_resized import TopicPlacement
 from anabranch.client.producer.producer_batch import BatchResult, ProducerBatch
-from anabranch.client.producer.records_placed_again import Placing
 from anabranch.client.producer.resize_metrics import ProducerMetrics
-from anabranch.client.producer.topic_placement import TopicPlacement
+from anabranch.client.producer.unwritten_records_placed_again import Placing
 from anabranch.client.tasks import Tasks
 from anabranch.protocol.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from anabranch.protocol.generated.produce import (

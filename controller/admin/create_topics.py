@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from anabranch.controller.added_partition_replicas import rack_of_live_brokers
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.image import ClusterImage
-from anabranch.controller.new_replicas import rack_of_live_brokers
 from anabranch.controller.new_topic_replicas import assign_replicas
 from anabranch.controller.outcome import Outcome, ResponseWait
 from anabranch.controller.partition_limit import check_partition_limit

@@ -10,11 +10,11 @@ import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from anabranch.controller import feature_updates, features
+from anabranch.controller import feature_level_rules, features
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Decisions, Effects
-from anabranch.controller.feature_updates import FeatureFacts, Update, judge
+from anabranch.controller.feature_level_rules import FeatureFacts, Update, judge
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.outcome import Outcome
 from anabranch.controller.reads.brokers import LockedBrokers
@@ -64,8 +64,8 @@ def decide(
     cluster = FeatureFacts(
         config.features,
         {id: broker.registration.features for id, broker in brokers.live.items()},
-        lost=functools.partial(feature_updates.lost, image),
-        blocked=functools.partial(feature_updates.blocked, image),
+        lost=functools.partial(feature_level_rules.lost, image),
+        blocked=functools.partial(feature_level_rules.blocked, image),
     )
     finalized, errors = judge(image.features, updates, cluster)
     results = [

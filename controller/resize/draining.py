@@ -25,9 +25,8 @@ from anabranch.controller.resize.readers import IncarnationQuestion, ask_all, as
 from anabranch.controller.resize.waits import Round
 from anabranch.controller.topic_config import topic_values
 from anabranch.ordered_resize import explain
+from anabranch.ordered_resize.delete_when_drained import Marked
 from anabranch.ordered_resize.explain import Wait
-from anabranch.ordered_resize.marked import Marked
-from anabranch.ordered_resize.next_step import is_stored
 from anabranch.ordered_resize.progress import Pair, ReadProgress, facts_of
 from anabranch.ordered_resize.reader_answers import ReadingGroup, live_reports_count, reader_of, wanted_reports_count
 from anabranch.ordered_resize.removal import drain_wait, removal_wait
@@ -87,7 +86,7 @@ def leftovers(topic: TopicImage, partitions: Container[int] | None = None) -> li
 def standing(image: ClusterImage, topic: TopicImage) -> dict[int, Wait]:
     """The waits of marked partitions for anything but groups: for a merge, a leader, or brokers with replicas."""
     found: dict[int, str] = {}
-    merge = "" if is_stored(view.snapshot_of(image, topic)) else explain.for_merge(view.unfinished(topic))
+    merge = "" if view.snapshot_of(image, topic).is_stored else explain.for_merge(view.unfinished(topic))
     for index in view.marked(topic):
         state = topic.state(index)
         if state is not None and state.being_removed:

@@ -10,17 +10,17 @@ import dataclasses
 import structlog
 
 from anabranch.controller import view
+from anabranch.controller.added_partition_replicas import assign_new
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.events import ResizesDue
 from anabranch.controller.image import ClusterImage, TopicImage
-from anabranch.controller.new_replicas import assign_new
 from anabranch.controller.step_log import log_step
 from anabranch.controller.store import MAX_BYTES
 from anabranch.controller.topic_config import ORDERED_KEY, topic_values
+from anabranch.ordered_resize.delete_when_drained import Marked, is_compacted
 from anabranch.ordered_resize.judgement import ResizeLimits, Setting, Verdict, VerdictKind, judge_wanted
-from anabranch.ordered_resize.marked import Marked, is_compacted
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.topic_names import INTERNAL_TOPICS

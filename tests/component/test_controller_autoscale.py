@@ -92,10 +92,12 @@ async def test_a_refused_resize_is_tried_again_and_logged_once(
     """A shrink is refused when records never expire: its marked partitions would stay for ever."""
     await resized(cluster, 8)
     assert await configure(cluster, retention_ms="-1") == ErrorCode.NONE
-    with caplog.at_level("INFO", logger="anabranch.controller.autoscale"):
+    with caplog.at_level("INFO", logger="anabranch.controller.autoscale_rounds"):
         assert await configure(cluster, **KEYS) == ErrorCode.NONE
         assert set(await write(cluster, 1, 200)) == {8}
-        (line,) = [record.getMessage() for record in caplog.records if record.name == "anabranch.controller.autoscale"]
+        (line,) = [
+            record.getMessage() for record in caplog.records if record.name == "anabranch.controller.autoscale_rounds"
+        ]
         assert "partitions=8->4" in line
         assert "refused=" in line
         assert await configure(cluster, retention_ms="1000000") == ErrorCode.NONE

@@ -7,7 +7,7 @@ import logging
 import pytest
 import trio
 
-from anabranch.ordered_resize.marked import LOSS_KEY
+from anabranch.ordered_resize.delete_when_drained import LOSS_KEY
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.topic_readers import TopicReadersRequest
 from anabranch.zk_schemas import paths

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
-from anabranch.ordered_resize.marked import DRAIN_KEY
+from anabranch.ordered_resize.delete_when_drained import DRAIN_KEY
 from anabranch.protocol.types import TopicPartition
 from sim.scheduler import run_deterministic
 from tests.history.checks import check_history

@@ -21,8 +21,8 @@ from anabranch.broker.stock import producers
 from anabranch.client.group.listener import PartitionKeyListener
 from anabranch.client.ordered_delivery.delivery import OrderedDelivery
 from anabranch.client.producer.accumulator import Accumulator
+from anabranch.client.producer.placement_while_resized import TopicPlacement
 from anabranch.client.producer.sender import Sender
-from anabranch.client.producer.topic_placement import TopicPlacement
 from anabranch.controller import request_batch, view
 from anabranch.controller.store import GuardedStore
 from anabranch.ordered_resize import earlier_records, next_step, snapshot

@@ -10,7 +10,7 @@ import trio
 
 from anabranch.client.admin.admin import Admin
 from anabranch.client.errors import KafkaError
-from anabranch.ordered_resize.marked import DRAIN_KEY
+from anabranch.ordered_resize.delete_when_drained import DRAIN_KEY
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData

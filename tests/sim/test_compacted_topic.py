@@ -15,8 +15,8 @@ import trio
 from anabranch.broker.node import Node
 from anabranch.client import Consumer, ConsumerRecord, Producer
 from anabranch.ordered_resize import kept_tombstones
+from anabranch.ordered_resize.delete_when_drained import Marked
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
-from anabranch.ordered_resize.marked import Marked
 from anabranch.protocol.key_placement import MOVED_HEADER
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.partition_state import LineageEntry

@@ -12,15 +12,15 @@ from functools import partial
 import pytest
 import trio
 
-from anabranch.broker import stock_consumer_decision, stock_consumer_facts
+from anabranch.broker import stock_consumer_facts
 from anabranch.broker.coordinator import readers
 from anabranch.broker.coordinator.counted import Creation
 from anabranch.broker.metadata_cache import MetadataCache
-from anabranch.ordered_resize import earlier_records
+from anabranch.ordered_resize import earlier_records, withheld_from_stock_consumers
 from anabranch.ordered_resize.explain import Wait
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.ordered_resize.progress import Reader, ReadProgress
-from anabranch.ordered_resize.stock_consumers import Requirements
+from anabranch.ordered_resize.withheld_from_stock_consumers import Requirements
 from anabranch.protocol.types import TopicPartition
 from sim.scheduler import run_deterministic
 from tests.sim.group_scenarios import CHILD, GroupScene
@@ -224,7 +224,7 @@ async def a_leader_changes(scene: GroupScene, tasks: trio.Nursery) -> str:
 
 
 def a_new_leader_opens_at_once(patch: Patch) -> None:
-    patch.setattr(stock_consumer_decision, "ANY_GROUP", Reader("", positions=dict.fromkeys(range(9), 99)))
+    patch.setattr(withheld_from_stock_consumers, "ANY_GROUP", Reader("", positions=dict.fromkeys(range(9), 99)))
 
 
 def test_a_new_leader_serves_nothing_new_before_every_coordinator_has_answered(monkeypatch: Patch) -> None:

@@ -23,7 +23,7 @@ CACHES = {
     "broker/coordinator/position_owners.py: _has_news": "the owners of a generation",
     "broker/coordinator/position_owners.py: awaits_report": "the owners of a generation",
     "broker/replication/throttle.py: is_throttled": "the bytes for which the time until now has paid",
-    "broker/stock_consumer_decision.py: is_open_to_any_group": "the requirements of a version of the facts",
+    "ordered_resize/withheld_from_stock_consumers.py: is_open_to_any_group": "the requirements of a facts' version",
 }
 """Questions that keep what they computed. The answer is the same without it."""
 

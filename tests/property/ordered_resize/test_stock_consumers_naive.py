@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from anabranch.ordered_resize.facts import Facts
 from anabranch.ordered_resize.progress import ANY_GROUP, Reader, ReadProgress
-from anabranch.ordered_resize.stock_consumers import Patience, Requirements
+from anabranch.ordered_resize.withheld_from_stock_consumers import Patience, Requirements
 from tests.property.ordered_resize.test_lineage_naive import Naive, read
 from tests.support.resize.resize_histories import History, histories
 

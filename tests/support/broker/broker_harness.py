@@ -19,7 +19,7 @@ import trio
 from anabranch.broker.config import BrokerConfig, ListenerAddress
 from anabranch.broker.node import Node
 from anabranch.broker.process import run
-from anabranch.controller.feature_updates import for_new_cluster
+from anabranch.controller.feature_level_rules import for_new_cluster
 from anabranch.protocol.generated.leader_and_isr import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,

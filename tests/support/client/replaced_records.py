@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anabranch.client.cluster import TopicInfo
 from anabranch.client.producer.producer_batch import ProducerBatch
-from anabranch.client.producer.records_placed_again import Placing, Replaced, Replacement
+from anabranch.client.producer.unwritten_records_placed_again import Placing, Replaced, Replacement
 
 
 def replace_records(

@@ -11,7 +11,7 @@ from typing import Any
 
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.effects import Decisions, Effects
-from anabranch.controller.feature_updates import for_new_cluster
+from anabranch.controller.feature_level_rules import for_new_cluster
 from anabranch.controller.image import ClusterImage, LiveBroker, PartitionImage, TopicImage
 from anabranch.controller.metrics import ControllerMetrics
 from anabranch.controller.request_batch import RequestBatch

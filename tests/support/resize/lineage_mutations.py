@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from anabranch.ordered_resize import earlier_records, facts, gate, lineage, next_step, state_loads
+from anabranch.ordered_resize import earlier_records, facts, gate, lineage, next_step, removal, state_loads
 from anabranch.ordered_resize.layout import Layout
-from anabranch.ordered_resize.next_step import Phase, Step
-from anabranch.ordered_resize.snapshot import Snapshot
+from anabranch.ordered_resize.next_step import Step
+from anabranch.ordered_resize.snapshot import Phase, Snapshot
 from anabranch.zk_schemas.partition_state import LineageEntry, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 from tests.support.resize import lineage_model
@@ -81,7 +81,7 @@ def the_next_resize_begins_at_any_time(patch: Patch) -> None:
 
 
 def the_next_resize_begins_when_all_is_stored(patch: Patch) -> None:
-    patch.setattr(next_step, "is_settled", next_step.is_stored)
+    patch.setattr(next_step, "is_settled", lambda snapshot: snapshot.is_stored)
 
 
 def a_resize_is_cancelled_at_any_time(patch: Patch) -> None:
@@ -89,7 +89,7 @@ def a_resize_is_cancelled_at_any_time(patch: Patch) -> None:
 
 
 def a_removal_does_not_wait_for_gainers(patch: Patch) -> None:
-    patch.setattr(next_step, "removals_may_begin", lambda _: True)
+    patch.setattr(removal, "may_begin", lambda _: True)
 
 
 def a_recreated_log_begins_at_offset_0(patch: Patch) -> None:

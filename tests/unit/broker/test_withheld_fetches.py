@@ -10,8 +10,8 @@ from anabranch.broker.replication.delayed_fetch import DelayedFetch
 from anabranch.broker.replication.fetch_session import FetchSession
 from anabranch.broker.replication.layout_admission import DeliveryRules, StockConsumerRule
 from anabranch.broker.replication.purgatory import Purgatory
-from anabranch.broker.replication.stock_cap import NOTHING, StockCap
 from anabranch.ordered_resize.layout import Layout
+from anabranch.ordered_resize.withheld_from_stock_consumers import NOTHING, StockCap
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from tests.support.broker.replica_cluster import KEY, ReplicaCluster
 

@@ -20,8 +20,8 @@ from anabranch.client.errors import ErrorCode, error_for
 from anabranch.client.producer.accumulator import Accumulator
 from anabranch.client.producer.partitioner import Partitioner, StickyPartitioner
 from anabranch.client.producer.producer_batch import ProducerBatch, RecordHandle
-from anabranch.client.producer.records_placed_again import Placing
 from anabranch.client.producer.sender import Sender
+from anabranch.client.producer.unwritten_records_placed_again import Placing
 from anabranch.ordered_resize.layout import Moves, moves
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse

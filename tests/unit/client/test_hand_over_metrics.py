@@ -8,10 +8,10 @@ import math
 import pytest
 
 from anabranch.client.client_metrics import PRODUCER_GROUP, Durations
-from anabranch.client.ordered_delivery.explain import BlockedPartition, WaitsFor
+from anabranch.client.ordered_delivery.blocked_partition import BlockedPartition, WaitsFor
 from anabranch.client.ordered_delivery.hand_over_metrics import HandOvers
-from anabranch.client.producer.records_placed_again import Replaced
 from anabranch.client.producer.resize_metrics import ProducerMetrics
+from anabranch.client.producer.unwritten_records_placed_again import Replaced
 from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH
 from anabranch.protocol.types import TopicPartition
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from anabranch.client.ordered_delivery.blocked_partition import BlockedPartition, WaitsFor
 from anabranch.client.ordered_delivery.delivery import awaited_offsets
-from anabranch.client.ordered_delivery.explain import BlockedPartition, WaitsFor
 from anabranch.client.ordered_delivery.reports import ProcessedUpTo, Reports
 from tests.support.resize.layouts import tp
 

@@ -13,9 +13,9 @@ from anabranch.client.cluster import TopicInfo
 from anabranch.client.errors import OutcomeUnknownError
 from anabranch.client.producer.accumulator import Accumulator
 from anabranch.client.producer.partition_queue import PartitionQueue
+from anabranch.client.producer.placement_while_resized import TopicPlacement
 from anabranch.client.producer.producer_batch import ProducerBatch
-from anabranch.client.producer.records_placed_again import Placing, Replaced
-from anabranch.client.producer.topic_placement import TopicPlacement
+from anabranch.client.producer.unwritten_records_placed_again import Placing, Replaced
 from anabranch.protocol.key_placement import place, positive_hash
 from tests.support.client.replaced_records import replace_records
 from tests.unit.client.resize_model import INITIAL, NODES, ProducerModel

@@ -12,7 +12,7 @@ import pytest
 from anabranch import Producer
 from anabranch.client.client_metrics import PRODUCER_GROUP
 from anabranch.client.errors import ErrorCode, KafkaError, OutcomeUnknownError, PartitionMarkedError
-from anabranch.client.producer.records_placed_again import Replacement
+from anabranch.client.producer.unwritten_records_placed_again import Replacement
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.records import RecordBatch

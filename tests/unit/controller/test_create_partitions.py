@@ -22,7 +22,7 @@ from anabranch.controller.carry_out import carry_out, carry_out_all
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.effects import AskedReport, Effects
 from anabranch.controller.events import ResizesDue
-from anabranch.controller.feature_updates import for_new_cluster
+from anabranch.controller.feature_level_rules import for_new_cluster
 from anabranch.controller.image import ClusterImage, LiveBroker, StockReport, TopicImage
 from anabranch.controller.outcome import ResponseWait
 from anabranch.controller.resize import goal

@@ -12,6 +12,7 @@ from anabranch.controller.resize import draining, ends
 from anabranch.controller.resize.waits import Round, changed_waits
 from anabranch.ordered_resize import next_step
 from anabranch.ordered_resize.explain import Wait
+from anabranch.ordered_resize.snapshot import Phase
 from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 from tests.support.controller.decisions import context_of
@@ -127,7 +128,7 @@ def test_a_report_about_a_partition_that_has_changed_since_does_not_count(of: Le
 def test_explaining_a_merge_of_twice_as_many_partitions_takes_twice_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     looked, phase_of = 0, next_step.phase_of
 
-    def counted(*args: object) -> next_step.Phase:
+    def counted(*args: object) -> Phase:
         nonlocal looked
         looked += 1
         return phase_of(*args)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from anabranch.controller import config_writes, topics, view
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.config_changes import restoring
 from anabranch.controller.effects import Effects
-from anabranch.controller.feature_updates import for_new_cluster
+from anabranch.controller.feature_level_rules import for_new_cluster
 from anabranch.controller.image import ClusterImage, LiveBroker
 from anabranch.controller.reads.config_znodes import is_followed
 from anabranch.controller.resize import goal, steps

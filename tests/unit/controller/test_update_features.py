@@ -1,6 +1,7 @@
 """The effects of UpdateFeatures, and of features that the cluster finalizes without a request (KIP-584).
 
-Each decision is made from an image and the registered brokers; ``test_feature_updates.py`` has the rules by themselves.
+Each decision is made from an image and the registered brokers; ``test_feature_level_rules.py`` has the rules by
+themselves.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from anabranch.controller.admin.update_features import decide, update_features
 from anabranch.controller.carry_out import carry_out_all
 from anabranch.controller.effects import Effects
 from anabranch.controller.events import FeaturesChanged
-from anabranch.controller.feature_updates import Update, for_new_cluster
+from anabranch.controller.feature_level_rules import Update, for_new_cluster
 from anabranch.controller.features import decide_settled
 from anabranch.controller.image import ClusterImage, LiveBroker
 from anabranch.controller.reads.brokers import LockedBrokers

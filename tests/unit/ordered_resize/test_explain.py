@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
+from anabranch.ordered_resize import next_step
+from anabranch.ordered_resize.delete_when_drained import DRAIN_KEY, LOSS_KEY, Marked
 from anabranch.ordered_resize.explain import Wait, for_records, request_effect, resize_waits
-from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked
-from anabranch.ordered_resize.next_step import STEPS, Phase
+from anabranch.ordered_resize.next_step import STEPS
+from anabranch.ordered_resize.snapshot import Phase, Snapshot
 from tests.support.resize.resized_topic import Topic
 
 
+def waits(snapshot: Snapshot, *more: Mapping[int, Sequence[int]]) -> list[str]:
+    return resize_waits(snapshot, next_step.phases(snapshot), *more)
+
+
 def test_a_topic_that_was_never_resized_waits_for_nothing() -> None:
-    assert resize_waits(Topic(4).snapshot(), {}) == []
+    assert waits(Topic(4).snapshot(), {}) == []
 
 
 def test_gainers_wait_for_the_leaders_of_their_losers() -> None:
@@ -22,25 +29,25 @@ def test_gainers_wait_for_the_leaders_of_their_losers() -> None:
     topic.ask(7)
     for p in (0, 1, 3):
         topic.write(STEPS[Phase.BUMP](topic.snapshot(), p))
-    assert resize_waits(topic.snapshot(silent=[1, 3]), {}) == [
+    assert waits(topic.snapshot(silent=[1, 3]), {}) == [
         "partitions 5, 6 gain keys when the leaders of partitions 1, 2 have answered",
         "partitions 1, 3 have the layout, and their leaders have not answered",
     ]
     topic.electable = {}
     topic.carry_out()
-    assert resize_waits(topic.snapshot(), {}) == ["partitions 4, 5, 6 gain keys, and no replica of them may lead"]
+    assert waits(topic.snapshot(), {}) == ["partitions 4, 5, 6 gain keys, and no replica of them may lead"]
 
 
 def test_marked_and_removed_partitions_and_the_queued_count_are_explained() -> None:
     topic = Topic.split(1, 20)
     topic.ask(1)
     topic.carry_out()
-    assert resize_waits(topic.snapshot(), {}) == [
+    assert waits(topic.snapshot(), {}) == [
         "partitions 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 9 more are marked for deletion"
     ]
     topic.carry_out(drained=[18, 19])
     topic.ask(20)
-    assert resize_waits(topic.snapshot(), {18: [3], 19: [2, 3]})[1:] == [
+    assert waits(topic.snapshot(), {18: [3], 19: [2, 3]})[1:] == [
         "partitions 18, 19 are being removed, and brokers 2, 3 have replicas of them",
         "the resize to 20 partitions is queued",
     ]
@@ -49,26 +56,26 @@ def test_marked_and_removed_partitions_and_the_queued_count_are_explained() -> N
 def test_partitions_that_were_never_led_are_explained() -> None:
     topic = Topic(3)
     del topic.states[2]
-    assert resize_waits(topic.snapshot(), {}) == ["partition 2 has had no leader yet"]
+    assert waits(topic.snapshot(), {}) == ["partition 2 has had no leader yet"]
 
 
 def test_an_unreadable_state_does_not_count_as_never_led() -> None:
     topic = Topic(3)
     del topic.states[2]
     found = dataclasses.replace(topic.snapshot(), unreadable={2})
-    assert resize_waits(found, {}) == ["the state of partition 2 cannot be read: see the controller's log"]
+    assert waits(found, {}) == ["the state of partition 2 cannot be read: see the controller's log"]
 
 
 def test_a_frozen_topic_waits_for_an_edit() -> None:
     frozen = dataclasses.replace(Topic(2).snapshot(), frozen="layout_version is missing, and the topic was resized")
-    assert resize_waits(frozen, {}) == ["frozen: layout_version is missing, and the topic was resized"]
+    assert waits(frozen, {}) == ["frozen: layout_version is missing, and the topic was resized"]
 
 
 def test_brokers_that_have_not_deleted_the_records_of_a_drained_partition_are_named() -> None:
     topic = Topic.split(1, 4)
     topic.ask(1)
     topic.carry_out()
-    assert resize_waits(topic.snapshot(), {}, {1: [2], 2: [2, 3], 3: []}) == [
+    assert waits(topic.snapshot(), {}, {1: [2], 2: [2, 3], 3: []}) == [
         "partitions 1, 2, 3 are marked for deletion",
         "brokers 2, 3 are not in sync and have to delete the records of partitions 1, 2",
     ]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from anabranch.ordered_resize import next_step
+from anabranch.ordered_resize.delete_when_drained import LOSS_KEY, Marked
 from anabranch.ordered_resize.judgement import (
     ResizeLimits,
     Setting,
@@ -21,8 +22,8 @@ from anabranch.ordered_resize.judgement import (
     judge_request,
     judge_wanted,
 )
-from anabranch.ordered_resize.marked import LOSS_KEY, Marked
-from anabranch.ordered_resize.next_step import STEPS, Phase
+from anabranch.ordered_resize.next_step import STEPS
+from anabranch.ordered_resize.snapshot import Phase
 from anabranch.protocol.errors import ErrorCode
 from anabranch.zk_schemas.partition_state import Before, LineageEntry, PartitionLayout
 from anabranch.zk_schemas.topic import LAYOUT_FIELDS, TopicZnode

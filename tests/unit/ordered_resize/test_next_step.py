@@ -8,8 +8,9 @@ from collections.abc import Collection
 import pytest
 
 from anabranch.ordered_resize import next_step
-from anabranch.ordered_resize.next_step import MAX_TOGETHER, STEPS, Phase
-from anabranch.ordered_resize.snapshot import Snapshot
+from anabranch.ordered_resize.next_step import STEPS
+from anabranch.ordered_resize.removal import MAX_TOGETHER
+from anabranch.ordered_resize.snapshot import Phase, Snapshot
 from anabranch.protocol.sentinels import LEADER_DURING_DELETE, NO_LEADER
 from anabranch.zk_schemas.partition_state import Before, LineageEntry, PartitionLayout, PartitionState
 from tests.support.resize.resized_topic import NEXT_ID, Topic

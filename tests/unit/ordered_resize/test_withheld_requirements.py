@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anabranch.ordered_resize.facts import Facts, Lineage
 from anabranch.ordered_resize.progress import ANY_GROUP, Reader, ReadProgress
-from anabranch.ordered_resize.stock_consumers import Patience, Requirements
+from anabranch.ordered_resize.withheld_from_stock_consumers import Patience, Requirements
 from anabranch.zk_schemas.partition_state import LineageEntry as Entry
 
 

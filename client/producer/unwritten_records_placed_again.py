@@ -1,8 +1,8 @@
 """Takes a topic's unsent batches apart and places each record again, for a new layout. No IO, no clock.
 
 The records of a key are in one queue, in order. They are taken out in that order, and appended in that order to the
-key's new partition. No batch of the topic is in flight meanwhile (``topic_placement``). A partition that gains keys
-takes its first record only after the partitions that lose keys have stopped.
+key's new partition. No batch of the topic is in flight meanwhile (``placement_while_resized``). A partition that gains
+keys takes its first record only after the partitions that lose keys have stopped.
 
 A full buffer is seconds of work, so the work is done in steps. Between the steps other tasks run. The user continues
 sending, and the new records go into the same queues by the old layout. They are placed next, until there are no new

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked
+from anabranch.ordered_resize.delete_when_drained import DRAIN_KEY, LOSS_KEY, Marked
 
 
 @pytest.mark.parametrize(

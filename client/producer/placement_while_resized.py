@@ -4,9 +4,9 @@ One layout, ``TopicPlacement.layout``, has placed every record of a topic that w
 layout is known (``next``), or a broker refuses the present layout, the topic is **paused**. Batches that were never
 sent stay in their queues. The producer waits for the batches in flight. A batch of unknown outcome is sent again to its
 partition with its layout, because only that partition can recognize a duplicate. Once every sent batch is either
-written or certainly not written, all remaining records are placed again (``records_placed_again``). Until then new
-records are placed by the old layout, so a key's records are in one queue, in order. To pause the whole topic is more
-than a key needs, but it is simple.
+written or certainly not written, all remaining records are placed again (``unwritten_records_placed_again``). Until
+then new records are placed by the old layout, so a key's records are in one queue, in order. To pause the whole topic
+is more than a key needs, but it is simple.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from anabranch.client.cluster import NO_LAYOUT, TopicInfo
 from anabranch.client.producer.producer_batch import ProducerBatch
-from anabranch.client.producer.records_placed_again import Replacement
+from anabranch.client.producer.unwritten_records_placed_again import Replacement
 
 
 class TopicPlacement:

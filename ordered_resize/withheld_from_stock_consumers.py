@@ -1,17 +1,129 @@
-"""Collects facts about a topic with stock consumers, and decides how far they are served. No IO, no clock."""
+"""Decides which records a leader withholds from stock consumers, and when it lets them go. No IO, no clock.
+
+A stock consumer has no gate. If the topic has ``ordered.delivery.stock.consumers=withhold``, the leader serves such a
+consumer no batch of a leader epoch above the cap. An entry of the lineage counts once it is satisfied for every group
+that reads the topic. The cap is just below the first entry that does not count. ``progress`` decides which groups are
+waited for. A wait that lasts too long ends.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from typing import Final, Generic, NamedTuple, TypeVar
 
-from anabranch.broker.replication.stock_cap import StockCap
+from anabranch.ordered_resize import earlier_records, lineage
 from anabranch.ordered_resize.explain import Wait
-from anabranch.ordered_resize.facts import Facts, Lineage
-from anabranch.ordered_resize.progress import ANY_GROUP, Reader, ReadProgress
-from anabranch.ordered_resize.stock_consumers import Patience, Requirements
+from anabranch.ordered_resize.facts import Facts, Lineage, is_over
+from anabranch.ordered_resize.progress import ANY_GROUP, Pair, Reader, ReadProgress
 from anabranch.protocol.sentinels import NO_EPOCH
+
+K = TypeVar("K", bound=Hashable)
+
+
+class StockCap(NamedTuple):
+    """The highest leader epoch whose batches stock consumers get.
+
+    Until ``fresh_until`` (monotonic seconds) the cap is ``while_fresh``, which was computed from answers about the
+    groups. After ``fresh_until`` another group may begin to read, so the cap is ``at_least``, which is right for every
+    group.
+    """
+
+    while_fresh: int
+    fresh_until: float
+    at_least: int
+
+    def at(self, now: float) -> int:
+        return self.while_fresh if now < self.fresh_until else self.at_least
+
+
+NOTHING: Final = StockCap(-1, -math.inf, -1)
+"""The cap of a leader that has no facts yet."""
+
+
+class Requirements:
+    """For given lineages: the pairs for which partitions wait in any of their entries, directly or indirectly.
+
+    Removed partitions are in no pair.
+    """
+
+    __slots__ = ("_named_by", "epochs", "partitions")
+
+    def __init__(self, known: Facts, partitions: Iterable[int]) -> None:
+        self.partitions = tuple(partitions)
+        self._named_by: dict[Pair, list[tuple[int, int]]] = {}
+        """By pair, the partitions that name the pair and the epochs of their entries."""
+        self.epochs: dict[int, list[int]] = {}
+        """By partition, the leader epochs of its pairs."""
+        followed: dict[int, int] = {}
+        todo = [Pair(p, lineage.EVERY_EPOCH) for p in self.partitions]
+        while todo:
+            q, up_to = todo.pop()
+            above, own = followed.get(q, lineage.BELOW_EVERY_EPOCH), known.lineages.get(q)
+            if own is None or up_to <= above:
+                continue
+            followed[q] = up_to
+            for entry in earlier_records.behind(own, above, up_to):
+                for pair in map(Pair._make, entry.losers.items()):
+                    if is_over(known, *pair):
+                        continue
+                    if pair not in self._named_by:
+                        self._named_by[pair] = []
+                        self.epochs.setdefault(pair[0], []).append(pair[1])
+                        todo.append(pair)
+                    self._named_by[pair].append((q, entry.epoch))
+
+    @property
+    def pairs(self) -> Collection[Pair]:
+        return self._named_by.keys()
+
+    def waits(self, progress: ReadProgress) -> list[Wait]:
+        """The waits for groups that are not done with a pair."""
+        return [wait for pair in self._named_by for wait in progress.waits(pair)]
+
+    def caps(self, known: Facts, waits: Iterable[Wait]) -> dict[int, int]:
+        """By partition, the highest leader epoch that is served during these waits; -1: none.
+
+        Batches of epochs above the lineage's ``as_of`` are served to no reader.
+        """
+        lowest: dict[int, int] = {}
+        missing = {Pair(wait.on, wait.epoch) for wait in waits}
+        todo = list(missing)
+        while todo:
+            for p, epoch in self._named_by[todo.pop()]:
+                if epoch >= lowest.get(p, lineage.EVERY_EPOCH):
+                    continue
+                lowest[p] = epoch
+                waiting = {Pair(p, f) for f in self.epochs.get(p, ()) if f >= epoch} - missing
+                missing |= waiting
+                todo += waiting
+        return {
+            p: lowest[p] - 1 if p in lowest else known.lineages[p].as_of if p in known.lineages else -1
+            for p in self.partitions
+        }
+
+
+class Patience(Generic[K]):
+    """Remembers when each wait began, and which waits have lasted too long."""
+
+    __slots__ = ("_since", "released")
+
+    def __init__(self) -> None:
+        self._since: dict[K, float] = {}
+        self.released: set[K] = set()
+        """The present waits that have lasted too long."""
+
+    def look(self, waits: Collection[K], now: float, limit_s: float) -> list[K]:
+        """Set the present waits. Returns the waits that this call releases, in order."""
+        self._since = {wait: self._since.get(wait, now) for wait in waits}
+        over = {wait for wait, since in self._since.items() if now - since >= limit_s}
+        found = [wait for wait in self._since if wait in over - self.released]
+        self.released = over
+        return found
+
+    def since(self, wait: K) -> float:
+        """The time when a present wait began; ``wait`` was given to the last ``look``."""
+        return self._since[wait]
 
 
 class CoordinatorAnswer(NamedTuple):

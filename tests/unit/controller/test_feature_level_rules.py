@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.controller.feature_updates import (
+from anabranch.controller.feature_level_rules import (
     FeatureFacts,
     Update,
     for_new_cluster,

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import math
 
-from anabranch.broker.replication.stock_cap import NOTHING, StockCap
-from anabranch.broker.stock_consumer_decision import CoordinatorAnswer, WithheldTopic, WithholdDecision, WithholdLimits
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.progress import Reader
+from anabranch.ordered_resize.withheld_from_stock_consumers import (
+    NOTHING,
+    CoordinatorAnswer,
+    StockCap,
+    WithheldTopic,
+    WithholdDecision,
+    WithholdLimits,
+)
 from anabranch.zk_schemas.partition_state import LineageEntry as Entry
 
 LIMITS = WithholdLimits(lease_s=3.0, max_withhold_s=60.0)
