@@ -57,6 +57,9 @@ class DynamicConfig:
         self._reload = False
         self.values: BrokerKeys = config.values
         self._topic_defaults = topic_defaults(config.values.by_key())
+        self._default_log_config = self._topic_defaults, LogConfig.of(self._topic_defaults)
+        self._log_configs: dict[str, tuple[dict[str, Any], dict[str, Any], LogConfig]] = {}
+        """By topic: the overrides and defaults that a configuration was made of, and the configuration."""
         self._unapplied: set[str] = set()
         """Topics whose overrides were read and differ from the overrides in force."""
         self._all_unapplied = False
@@ -82,7 +85,14 @@ class DynamicConfig:
         return {**self._topic_defaults, **_usable(given, TOPIC_CONFIGS, "topic")}
 
     def log_config(self, topic: str) -> LogConfig:
-        return LogConfig.of(self.topic_values(topic))
+        """The settings of a topic's logs. All logs of a topic, and all topics without overrides, share one object."""
+        overrides = self._topics.get(topic)
+        if overrides is None:
+            return self.default_log_config
+        known = self._log_configs.get(topic)
+        if known is None or known[0] is not overrides or known[1] is not self._topic_defaults:
+            known = self._log_configs[topic] = overrides, self._topic_defaults, LogConfig.of(self.topic_values(topic))
+        return known[2]
 
     def min_insync_replicas(self, topic: str) -> int:
         return int(self.topic_value(topic, "min.insync.replicas"))
@@ -101,7 +111,9 @@ class DynamicConfig:
 
     @property
     def default_log_config(self) -> LogConfig:
-        return LogConfig.of(self._topic_defaults)
+        if self._default_log_config[0] is not self._topic_defaults:
+            self._default_log_config = self._topic_defaults, LogConfig.of(self._topic_defaults)
+        return self._default_log_config[1]
 
     # ------------------------------------------------------------ reading
 
@@ -156,6 +168,7 @@ class DynamicConfig:
             self._topics[topic] = overrides
         else:
             self._topics.pop(topic, None)
+            self._log_configs.pop(topic, None)
 
     async def _load_brokers(self) -> None:
         self._default_overrides = await self._read(ConfigZnode.broker_path(None), _FOR_ALL_BROKERS)

@@ -294,6 +294,10 @@ class OsStorage:
     def modified_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
 
+    def stamp(self, path: str) -> tuple[int, int]:
+        found = os.stat(path)
+        return found.st_size, found.st_mtime_ns // 1_000_000
+
     def read_bytes(self, path: str) -> bytes:
         return read_regular(path)
 

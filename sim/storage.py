@@ -398,6 +398,11 @@ class SimStorage:
         self.disk.call("modified_ms", path)
         return self._existing(path).modified_ms
 
+    def stamp(self, path: str) -> tuple[int, int]:
+        self.disk.call("stamp", path)
+        found = self._existing(path)
+        return len(found.content), found.modified_ms
+
     def read_bytes(self, path: str) -> bytes:
         self.disk.call("read_bytes", path)
         return bytes(self._existing(path).content)

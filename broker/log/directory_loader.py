@@ -8,6 +8,7 @@ import structlog
 
 from anabranch.broker.log.blank_directories import incarnation_of, remove_blank_copies
 from anabranch.broker.log.cleaner import LogCleaner
+from anabranch.broker.log.closed_logs import decode, reopen
 from anabranch.broker.log.current_logs import CurrentLogs
 from anabranch.broker.log.deleted_directories import DeletedDirectories
 from anabranch.broker.log.disk_errors import passes
@@ -25,6 +26,7 @@ from anabranch.broker.log.paths import (
     join,
 )
 from anabranch.broker.log.producer_state import ProducerExpiration
+from anabranch.broker.log.slices import TimeSlice
 from anabranch.broker.log.unreadable_logs import UnreadableLog, UnreadableLogs
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.types import TopicPartition
@@ -99,7 +101,10 @@ class DirectoryLoader:
         entries = directory.entries()
         for name in entries.deleted:
             self._deleted.add(join(directory.path, name))
+        work = TimeSlice(self._env.clock)
         for name, partition in entries.logs.items():
+            if work.due():
+                await work.pause()
             path = join(directory.path, name)
             if not self._settle_copies(partition, path):
                 continue
@@ -145,7 +150,8 @@ class DirectoryLoader:
     ) -> None:
         """Open a log. ``again`` is the entry of an earlier failed try. It stays until this try succeeds or fails."""
         try:
-            log = await open_log(
+            log = self._reopen(directory, path, partition, config, checkpoints) if clean else None
+            log = log or await open_log(
                 self._env,
                 path,
                 partition,
@@ -170,6 +176,29 @@ class DirectoryLoader:
             return
         directory.unopened.pop(partition, None)
         self._adopt(log, directory)
+
+    def _reopen(
+        self,
+        directory: LogDirectory,
+        path: str,
+        partition: TopicPartition,
+        config: LogConfig,
+        checkpoints: Checkpoints,
+    ) -> PartitionLog | None:
+        """Open a log by the facts that the last shutdown stored, if there are any and the files are as they say."""
+        facts = directory.closed_logs.pop(directory_name(partition), None)
+        if facts is None:
+            return None
+        return reopen(
+            self._env,
+            path,
+            partition,
+            config,
+            checkpoints,
+            decode(facts),
+            expiration=self._expiration,
+            open_segments=self._open_segments,
+        )
 
     async def open_again(self, config_for: Callable[[str], LogConfig], full: FullDirectories) -> bool:
         """Open the logs for which there was no space, or no descriptor, except in full log dirs.

@@ -36,6 +36,10 @@ class LeaderEpochCache:
         if self._storage.exists(self._path):
             self._set(decode_epochs(self._path, read_checkpoint(self._storage, self._path)))
 
+    def restore(self, entries: list[tuple[int, int]]) -> None:
+        """Use the entries that the file is known to have."""
+        self._set(entries)
+
     @property
     def entries(self) -> list[tuple[int, int]]:
         """(epoch, start offset), ascending."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
@@ -17,12 +17,14 @@ from anabranch.broker.log.checkpoint_files import (
     read_checkpoint,
     write_replace,
 )
+from anabranch.broker.log.closed_logs import ClosedLog, checksum, encode, lines_by_name
 from anabranch.broker.log.log_dir_entries import Entries, entries_of, shown
 from anabranch.broker.log.log_loader import Checkpoints
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.paths import (
     CLEAN_SHUTDOWN_MARKER,
     CLEANER_CHECKPOINT,
+    CLOSED_LOGS,
     HIGH_WATERMARK_CHECKPOINT,
     LOCK_FILE,
     LOG_START_CHECKPOINT,
@@ -52,6 +54,8 @@ class LogDirectory:
         self.path = path
         self.was_clean = False
         """Whether the last shutdown wrote everything."""
+        self.closed_logs: dict[str, bytes] = {}
+        """The facts that a clean shutdown stored about its logs, by directory; see ``closed_logs``."""
         self.logs: dict[TopicPartition, PartitionLog] = {}
         """The open logs in the dir. Only ``CurrentLogs`` changes this dict."""
         self.unopened: dict[TopicPartition, Checkpoints] = {}
@@ -81,6 +85,7 @@ class LogDirectory:
             marker = join(self.path, CLEAN_SHUTDOWN_MARKER)
             self.was_clean = self._storage.exists(marker)
             if self.was_clean:  # a crash while loading must not look like a clean shutdown (KAFKA-10471)
+                self.closed_logs = self._read_closed_logs(marker)
                 self._storage.remove(marker)
         except OSError as error:
             self.close()
@@ -109,10 +114,25 @@ class LogDirectory:
                 "the log dir belongs to another cluster, or zookeeper.connect names the wrong one"
             )
 
-    def close(self, *, clean: bool = False) -> None:
-        """Release the lock. With ``clean``, write the marker first: then the next start needs no recovery."""
+    def _read_closed_logs(self, marker: str) -> dict[str, bytes]:
+        """The facts about the logs, if the shutdown that wrote the marker stored them."""
+        path = join(self.path, CLOSED_LOGS)
+        try:
+            content = self._storage.read_bytes(path)
+            is_of_marker = self._storage.read_bytes(marker) == checksum(content)
+            return lines_by_name(content) if is_of_marker else {}
+        except OSError:
+            return {}
+
+    def close(self, *, clean: bool = False, closed_logs: Iterable[tuple[str, ClosedLog]] = ()) -> None:
+        """Release the lock. With ``clean``, write the marker first: then the next start needs no recovery.
+
+        With ``closed_logs``, the next start does not read these logs' files either. Raises ``OSError``.
+        """
         if clean:
-            self._storage.write_atomic(join(self.path, CLEAN_SHUTDOWN_MARKER), b"")
+            content = encode(closed_logs)
+            self._storage.write_atomic(join(self.path, CLOSED_LOGS), content)
+            self._storage.write_atomic(join(self.path, CLEAN_SHUTDOWN_MARKER), checksum(content))
         if self._unlock is not None:
             self._unlock()
             self._unlock = None

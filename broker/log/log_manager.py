@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import structlog
@@ -14,6 +14,7 @@ from anabranch.broker.log.catch_ups import CatchUps
 from anabranch.broker.log.checkpoint_files import LogIdentity, MetaProperties
 from anabranch.broker.log.checkpoint_writer import CheckpointWriter
 from anabranch.broker.log.cleaner import LogCleaner
+from anabranch.broker.log.closed_logs import ClosedLog, describe
 from anabranch.broker.log.current_logs import CurrentLogs
 from anabranch.broker.log.deleted_directories import DeletedDirectories
 from anabranch.broker.log.directory_loader import DirectoryLoader
@@ -146,10 +147,17 @@ class LogManager:
             clean = not directory.unopened and all(is_closed[log] for log in directory.logs.values())
             try:
                 self.checkpoints.write(directory)
-                directory.close(clean=clean)
+                directory.close(clean=clean, closed_logs=self._describe_closed(directory) if clean else ())
             except OSError as error:
                 logger.error("log_dir.unclean", path=directory.path, error=str(error))
                 directory.close()
+
+    def _describe_closed(self, directory: LogDirectory) -> Iterator[tuple[str, ClosedLog]]:
+        """The facts about the closed logs of a log dir that spare the next start their files. Raises ``OSError``."""
+        assert self._env.storage is not None
+        for log in directory.logs.values():
+            if (known := describe(self._env.storage, log)) is not None:
+                yield directory_name(log.partition), known
 
     def close_at_once(self) -> None:
         """Close the files as they are, and release the locks. The next start recovers the logs."""

@@ -44,6 +44,7 @@ HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN_MARKER = ".kafka_cleanshutdown"
+CLOSED_LOGS = ".anabranch_closed_logs"
 LOCK_FILE = ".lock"
 ROOM_PROBE = ".room_probe"
 """A file that is written and removed again, to see whether a full log dir has room."""
@@ -54,6 +55,7 @@ _FILES_OF_LOG_DIR = (
     LOG_START_CHECKPOINT,
     CLEANER_CHECKPOINT,
     CLEAN_SHUTDOWN_MARKER,
+    CLOSED_LOGS,
     LOCK_FILE,
     ROOM_PROBE,
     META_PROPERTIES,

@@ -72,6 +72,16 @@ class BatchPosition(NamedTuple):
     last_offset: int
 
 
+class ClosedSegment(NamedTuple):
+    """The state of a segment whose files are complete and closed."""
+
+    base_offset: int
+    size_bytes: int
+    max_timestamp: int
+    offset_of_max_timestamp: int
+    bytes_since_index: int
+
+
 class LogSegment:
     """A segment's files, and their state in memory for appends and look-ups.
 
@@ -116,8 +126,11 @@ class LogSegment:
         create: bool = False,
         suffix: str = "",
         in_place_of: str = "",
+        closed: ClosedSegment | None = None,
     ) -> None:
         """``create``: create the files. ``in_place_of``: an empty log file that is renamed and used as the log file.
+
+        ``closed``: the state in which the files were left; no file is read.
 
         Raises ``OSError``; then no log file was created or renamed.
         """
@@ -145,7 +158,7 @@ class LogSegment:
             storage.rename(in_place_of, self.path(LOG_SUFFIX))
         elif create:
             self._file = storage.open(self.path(LOG_SUFFIX), create=True)
-        self.size_bytes = 0 if create else storage.size(self.path(LOG_SUFFIX))
+        self.size_bytes = 0 if create else storage.size(self.path(LOG_SUFFIX)) if closed is None else closed.size_bytes
         self.max_timestamp: int | None = NO_TIMESTAMP if create else None
         self.offset_of_max_timestamp = base_offset
         self.rolling_timestamp: int | None = None
@@ -153,6 +166,18 @@ class LogSegment:
         self._recent_last_offsets: list[int] = []
         self._recent_positions: list[int] = []
         self.configure(config)
+        if closed is not None:
+            self.max_timestamp, self.offset_of_max_timestamp = closed.max_timestamp, closed.offset_of_max_timestamp
+            self._bytes_since_index = closed.bytes_since_index
+            self.is_sealed = self.is_flushed = True
+
+    @property
+    def closed(self) -> ClosedSegment:
+        """The state to pass as ``closed`` when the files are used again. Raises ``OSError``."""
+        largest = self.largest_timestamp()
+        return ClosedSegment(
+            self.base_offset, self.size_bytes, largest, self.offset_of_max_timestamp, self._bytes_since_index
+        )
 
     def configure(self, config: LogConfig) -> None:
         """Use the index sizes of a configuration."""

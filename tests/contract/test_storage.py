@@ -253,6 +253,7 @@ def test_free_space_and_modification_times_are_reported(storage_fixture: Storage
     storage.open(storage_fixture.path("f"), create=True).append(b"x")
     assert 0 < storage.free_bytes(storage_fixture.folder) <= storage.total_bytes(storage_fixture.folder)
     assert storage.modified_ms(storage_fixture.path("f")) > START_MS
+    assert storage.stamp(storage_fixture.path("f")) == (1, storage.modified_ms(storage_fixture.path("f")))
 
 
 @pytest.mark.trio

@@ -1,0 +1,177 @@
+"""After a clean stop the next start opens logs by stored facts, and reads a log's files only if they changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anabranch.broker.log import directory_loader
+from anabranch.broker.log.layout_history import LayoutEntry
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.log.paths import CLEAN_SHUTDOWN_MARKER, CLOSED_LOGS
+from anabranch.protocol.types import TopicPartition
+from tests.support.log.log_fixture import TOPIC_ID, LogFixture, batch, idempotent, values
+
+pytestmark = pytest.mark.trio
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+SIZE = len(batch(b"value"))
+CONFIG = LogConfig(segment_bytes=3 * SIZE, index_interval_bytes=SIZE // 2)
+
+
+async def start(log_fixture: LogFixture) -> LogManager:
+    manager = LogManager(LogManagerConfig(1, "c", (str(log_fixture.root / "d"),), CONFIG), log_fixture.env)
+    await manager.start()
+    return manager
+
+
+@pytest.fixture
+def read_logs(monkeypatch: pytest.MonkeyPatch) -> list[TopicPartition]:
+    """The logs whose files were read at a start."""
+    found: list[TopicPartition] = []
+    original = directory_loader.open_log
+
+    async def noted(env: Any, directory: str, partition: TopicPartition, *rest: Any, **more: Any) -> PartitionLog:
+        found.append(partition)
+        return await original(env, directory, partition, *rest, **more)
+
+    monkeypatch.setattr(directory_loader, "open_log", noted)
+    return found
+
+
+def fill(manager: LogManager) -> None:
+    log = manager.create(A, TOPIC_ID, 4)
+    for number in range(8):
+        log.append_as_leader(batch(b"value", timestamp=1_700_000_000_000 + 7 * number), number // 3)
+    log.append_as_leader(idempotent(0), 5)
+    log.layouts.assign(LayoutEntry(3, 1, 2, 1))
+    log.advance_high_watermark(log.log_end_offset - 1)
+    log.advance_log_start(2)
+    manager.create(B, TOPIC_ID, 5, start_offset=9)
+
+
+def state(log: PartitionLog) -> dict[str, Any]:
+    return {
+        "identity": log.identity.metadata,
+        "offsets": (log.log_start_offset, log.high_watermark, log.log_end_offset, log.recovery_point),
+        "epochs": log.leader_epoch_cache.entries,
+        "layouts": log.layouts.entries,
+        "segments": [segment.closed for segment in log.segments],
+        "sealed": [(segment.is_sealed, segment.is_flushed) for segment in log.segments],
+        "snapshots": log.snapshots.offsets,
+        "producers": [(entry.producer_id, entry.latest()) for entry in log.producers.producers.values()],
+        "producers_end": log.producers.map_end_offset,
+        "synced": log.is_synced,
+    }
+
+
+async def test_a_log_is_opened_by_the_facts_as_by_its_files(
+    log_fixture: LogFixture, read_logs: list[TopicPartition]
+) -> None:
+    manager = await start(log_fixture)
+    fill(manager)
+    await manager.shutdown()
+    manager = await start(log_fixture)
+    assert read_logs == []
+    by_facts = {partition: state(manager.get(partition)) for partition in (A, B)}  # type: ignore[arg-type]
+    manager.close_at_once()
+    (log_fixture.root / "d" / CLEAN_SHUTDOWN_MARKER).touch()  # an earlier release wrote no facts
+    manager = await start(log_fixture)
+    assert read_logs == [A, B]
+    assert {partition: state(manager.get(partition)) for partition in (A, B)} == by_facts  # type: ignore[arg-type]
+    manager.close_at_once()
+
+
+async def test_a_log_that_was_opened_by_the_facts_takes_records_and_is_recovered(log_fixture: LogFixture) -> None:
+    manager = await start(log_fixture)
+    fill(manager)
+    before = values(manager.get(A))  # type: ignore[arg-type]
+    await manager.shutdown()
+    manager = await start(log_fixture)
+    log = manager.get(A)
+    assert log is not None and values(log) == before
+    result = log.append_as_leader(idempotent(0), 5)
+    assert result.duplicate
+    log.append_as_leader(idempotent(1), 6)
+    for _ in range(5):
+        log.append_as_leader(batch(b"value"), 6)
+    after = values(log)
+    manager.close_at_once()  # a crash
+    manager = await start(log_fixture)
+    log = manager.get(A)
+    assert log is not None and values(log) == after and log.leader_epoch_cache.latest_epoch == 6
+    manager.close_at_once()
+
+
+def _append(folder: Path) -> None:
+    with (folder / "leader-epoch-checkpoint").open("ab") as file:
+        file.write(b"\n")
+
+
+def _touch(folder: Path) -> None:
+    os.utime(folder / "leader-epoch-checkpoint", (1, 1))
+
+
+CHANGES: list[Callable[[Path], object]] = [
+    lambda folder: (folder / "00000000000000000003.log").unlink(),
+    lambda folder: (folder / "00000000000000000099.log").touch(),
+    lambda folder: (folder / "partition.metadata").rename(folder / "other"),
+    _append,
+    _touch,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_the_files_are_read_if_one_was_changed(
+    log_fixture: LogFixture, read_logs: list[TopicPartition], change: Callable[[Path], object]
+) -> None:
+    manager = await start(log_fixture)
+    fill(manager)
+    await manager.shutdown()
+    change(log_fixture.root / "d" / "a-0")
+    manager = await start(log_fixture)
+    assert read_logs == [A]
+    manager.close_at_once()
+
+
+async def test_facts_of_an_earlier_stop_are_not_used(log_fixture: LogFixture, read_logs: list[TopicPartition]) -> None:
+    folder = log_fixture.root / "d"
+    manager = await start(log_fixture)
+    fill(manager)
+    await manager.shutdown()
+    manager = await start(log_fixture)
+    manager.close_at_once()
+    (folder / CLEAN_SHUTDOWN_MARKER).write_bytes(b"")  # an earlier release, which does not know the facts, stopped
+    assert (folder / CLOSED_LOGS).exists()
+    manager = await start(log_fixture)
+    assert read_logs == [A, B]
+    manager.close_at_once()
+
+
+async def test_after_a_crash_every_log_is_recovered(log_fixture: LogFixture, read_logs: list[TopicPartition]) -> None:
+    manager = await start(log_fixture)
+    fill(manager)
+    await manager.shutdown()
+    manager = await start(log_fixture)
+    manager.close_at_once()
+    manager = await start(log_fixture)
+    assert read_logs == [A, B]
+    manager.close_at_once()
+
+
+async def test_a_log_with_unfinished_work_has_no_facts(
+    log_fixture: LogFixture, read_logs: list[TopicPartition]
+) -> None:
+    manager = await start(log_fixture)
+    fill(manager)
+    (log_fixture.root / "d" / "a-0" / "00000000000000000003.log.cleaned").touch()
+    await manager.shutdown()
+    manager = await start(log_fixture)
+    assert read_logs == [A]
+    manager.close_at_once()
