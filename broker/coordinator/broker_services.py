@@ -70,7 +70,7 @@ class Topics(Protocol):
         ...
 
     def withholds(self, topic: str) -> bool:
-        """Whether leaders hold records back from the topic's stock consumers to keep the order of keys."""
+        """Whether leaders withhold records from the topic's stock consumers to keep the order of keys."""
         ...
 
     def is_resized(self, topic: str) -> bool:

@@ -17,7 +17,6 @@ import trio
 
 from anabranch.broker.coordinator import (
     admin,
-    expiry,
     fetch_response,
     offsets,
     readers,
@@ -26,7 +25,6 @@ from anabranch.broker.coordinator.broker_services import OffsetsLog, RequestOrig
 from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.counted import Creation, RecentCreations
 from anabranch.broker.coordinator.decisions import DECISIONS, POSITIONS_LEVEL, Asked
-from anabranch.broker.coordinator.deletions import PartitionDeletion, RecentDeletions, as_of
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.leadership import Leadership
 from anabranch.broker.coordinator.loaded_partition import LoadedPartition
@@ -88,16 +86,10 @@ class GroupCoordinator:
         self._rng = rng
         self._topics = topics
         self._timer = DeadlineTimer(self._now_ms, self._on_due)
-        self._deletions = RecentDeletions()
         self._creations = RecentCreations()
         self._leadership = Leadership(config, clock, log, self._timer, self._take_up, self._background, level)
-        self._sweeps = Sweeps(clock, self._background)
+        self._sweeps = Sweeps(config, clock, topics, self._leadership.loaded, self._background)
         self._long_answers = LongAnswers(self._background)
-        self._just_deleted: dict[TopicPartition, int] = {}
-        """Partitions whose offsets have to be removed, each with its last incarnation."""
-        self._just_loaded: dict[LoadedPartition, None] = {}
-        """Partitions of the offsets topic that may hold offsets of recently deleted partitions."""
-        self._removal_wanted = trio.Event()
         self._level = level
         self.commits = 0
         """The number of OffsetCommit requests so far, and the number of offsets in these requests."""
@@ -124,8 +116,8 @@ class GroupCoordinator:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._background.keep, "group-deadlines", self._timer.run)
                 nursery.start_soon(self._background.keep, "group-loading", self._leadership.run)
-                nursery.start_soon(self._background.keep, "offset-expiry", self._expire_offsets)
-                nursery.start_soon(self._background.keep, "offset-removal", self._remove_when_wanted)
+                nursery.start_soon(self._background.keep, "offset-expiry", self._sweeps.run_expiry)
+                nursery.start_soon(self._background.keep, "offset-removal", self._sweeps.run_removal)
                 nursery.start_soon(self._background.keep, "long-answers", self._long_answers.run)
         finally:
             self.close()
@@ -145,9 +137,7 @@ class GroupCoordinator:
 
     def on_partitions_deleted(self, partitions: Mapping[TopicPartition, int]) -> None:
         """Write tombstones for the offsets of deleted partitions. Incarnation -1 means that it is not known."""
-        self._deletions.add(partitions)
-        self._just_deleted.update(partitions)
-        self._removal_wanted.set()
+        self._sweeps.on_deleted(partitions)
 
     def on_partitions_created(self, created: Mapping[TopicPartition, Creation]) -> None:
         """Note partitions that a resize created. Groups whose stock members are withheld begin at the first offset."""
@@ -180,8 +170,7 @@ class GroupCoordinator:
 
     def _take_up(self, loaded: LoadedPartition) -> None:
         """Do the work that the previous coordinator may not have finished."""
-        self._just_loaded[loaded] = None
-        self._removal_wanted.set()
+        self._sweeps.on_loaded(loaded)
         self._commit_beginnings(loaded, self._creations.as_of(self._now_ms()))
 
     def _commit_beginnings(self, loaded: LoadedPartition, created: Mapping[TopicPartition, Creation]) -> None:
@@ -193,49 +182,6 @@ class GroupCoordinator:
                 turn = loaded.turn()
                 readers.write_beginnings(turn, group_id, self._topics)
                 loaded.carry_out(turn, group_id)
-
-    async def _remove_when_wanted(self) -> None:
-        while True:
-            await self._removal_wanted.wait()
-            self._removal_wanted = trio.Event()
-            await self._remove_wanted()
-
-    async def _remove_wanted(self) -> None:
-        just_deleted, self._just_deleted = as_of(self._just_deleted, self._topics), {}
-        just_loaded, self._just_loaded = self._just_loaded, {}
-        async with trio.open_nursery() as nursery:  # a partition that waits for its replicas delays no other
-            for loaded in self._leadership.loaded.values():
-                if loaded not in just_loaded:
-                    nursery.start_soon(self._remove, loaded, just_deleted)
-            if just_loaded:
-                deleted = as_of(self._deletions.known(), self._topics)
-                for loaded in just_loaded:
-                    nursery.start_soon(self._remove, loaded, deleted)
-
-    async def _remove(self, loaded: LoadedPartition, deleted: Mapping[TopicPartition, PartitionDeletion]) -> None:
-        """Write tombstones for the offsets of partitions that were deleted."""
-        group_ids = loaded.committers_of({tp.topic: None for tp in deleted}) if deleted else []
-        await self._sweeps.visit(
-            "offset-removal", loaded, group_ids, lambda turn, group: expiry.remove_partitions(turn, group, deleted)
-        )
-
-    async def _expire_offsets(self) -> None:
-        while True:
-            await trio.sleep(self._config.offsets_retention_check_interval_ms / 1000)
-            await self._expire_in_all()
-            self._deletions.age()
-
-    async def _expire_in_all(self) -> None:
-        deleted = as_of(self._deletions.known(), self._topics)
-        async with trio.open_nursery() as nursery:
-            for loaded in self._leadership.loaded.values():
-                nursery.start_soon(self._expire_partition, loaded, deleted)
-
-    async def _expire_partition(
-        self, loaded: LoadedPartition, deleted: Mapping[TopicPartition, PartitionDeletion]
-    ) -> None:
-        await self._sweeps.visit("offset-expiry", loaded, list(loaded.shard.groups), expiry.expire_offsets)
-        await self._remove(loaded, deleted)  # tombstones may have been missed, or lost
 
     # ------------------------------------------------------------ groups
 

@@ -422,7 +422,7 @@ async def test_offsets_of_a_topic_that_was_created_again_are_kept(running: Runni
 
 
 async def test_deletions_are_remembered_for_two_checks_at_most(running: Running) -> None:
-    deletions: Any = running.coordinator._deletions
+    deletions: Any = running.coordinator._sweeps.deletions
     running.coordinator.on_partitions_deleted({TopicPartition("t", 0): -1})
     await pass_time(601)
     assert len(deletions) == 1
