@@ -12,6 +12,8 @@ from anabranch.broker.link.cluster_link import ClusterLink
 from anabranch.broker.log.log_manager import LogManager
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.metrics.broker_metrics import BrokerMetrics
+from anabranch.broker.metrics.layout_refusals import LayoutRefusals
+from anabranch.broker.metrics.timestamp_refusals import TimestampRefusals
 from anabranch.broker.replication.delayed_fetch import DelayedFetch
 from anabranch.broker.replication.fetch_session import FetchSessionCache
 from anabranch.broker.replication.fetcher_config import FetcherConfig
@@ -24,6 +26,7 @@ from anabranch.broker.replication.replica_manager import ReplicaManager, RoleLis
 from anabranch.broker.replication.services import SharedServices
 from anabranch.broker.replication.throttle import ReplicationQuota
 from anabranch.broker.replication.waiting_fetches import WaitingFetches
+from anabranch.broker.stock.producers import StockProducers
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from anabranch.protocol.types import TopicPartition
@@ -75,6 +78,11 @@ class HostedReplicas:
             purgatory,
         )
         self.waiting_fetches: WaitingFetches[DelayedFetch] = WaitingFetches(values.waiting_fetches_max_bytes)
+        self.layout_refusals = LayoutRefusals(env.clock, metrics)
+        self.timestamp_refusals = TimestampRefusals(env.clock)
+        self.stock_producers = StockProducers(
+            env.clock, values.ordered_delivery_stock_producers_silence_ms / 1000, metadata
+        )
         services = SharedServices(
             env.clock,
             values.replica_lag_time_max_ms / 1000,

@@ -18,16 +18,13 @@ from anabranch.broker.link.cluster_link import ClusterLink
 from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.metrics.broker_metrics import BrokerMetrics
-from anabranch.broker.metrics.layout_refusals import LayoutRefusals
 from anabranch.broker.metrics.table import BROKER_METRICS
-from anabranch.broker.metrics.timestamp_refusals import TimestampRefusals
 from anabranch.broker.replicated_offsets_log import ReplicatedOffsetsLog
 from anabranch.broker.replication.layout_admission import StockConsumerRule
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.purgatory import Purgatory
 from anabranch.broker.replication.settings import take_over_settings
 from anabranch.broker.retained_offsets import RetainedOffsets, retained_gauges
-from anabranch.broker.stock.producers import StockProducers
 from anabranch.broker.stock_consumer_facts import StockConsumerFacts
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -65,14 +62,8 @@ class Node:
         self.background = Background(env.clock, propagate_bugs=env.propagate_bugs)
         self.metrics = BrokerMetrics(lambda topic: topic in self.metadata.topics)
         self.background.show_in(self.metrics)
-        self.layout_refusals = LayoutRefusals(env.clock, self.metrics)
-        self.timestamp_refusals = TimestampRefusals(env.clock)
         self.decoded_requests = DecodedRequests(config.request_limits)
-        values = config.values
-        self.request_memory = MemoryBudget(values.queued_max_request_bytes)
-        self.stock_producers = StockProducers(
-            env.clock, values.ordered_delivery_stock_producers_silence_ms / 1000, self.metadata
-        )
+        self.request_memory = MemoryBudget(config.values.queued_max_request_bytes)
         self.purgatory = Purgatory(env.clock, self.background)
         self.link = ClusterLink(config, env, zk, cluster_id, self.metadata, self.background, nursery)
         self.logs = LogManager(self._log_manager_config(), env, self.background)

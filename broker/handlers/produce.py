@@ -135,7 +135,7 @@ def _sent_batch(ctx: RequestContext, key: TopicPartition, layout: StoredLayout |
 
 
 def _append(ctx: RequestContext, batch: _Batch, acks: int) -> Part:
-    session, stock = ctx.session, ctx.node.stock_producers
+    session, stock = ctx.session, ctx.node.hosted.stock_producers
     try:
         partition = _leader(ctx, batch)
     except KafkaError as error:
@@ -241,9 +241,9 @@ def _refused(ctx: RequestContext, batch: _Batch, error: KafkaError) -> Partition
         sent.refused(error.code)
     ctx.node.metrics.traffic(key.topic).bytes_rejected += batch.size_bytes
     if isinstance(error, LayoutRefusedError):
-        ctx.node.layout_refusals.note(key, error, ctx.client_id)
+        ctx.node.hosted.layout_refusals.note(key, error, ctx.client_id)
     elif error.code is ErrorCode.INVALID_TIMESTAMP:
-        ctx.node.timestamp_refusals.note(key, error, ctx.client_id)
+        ctx.node.hosted.timestamp_refusals.note(key, error, ctx.client_id)
     return _error(key.partition, error)
 
 
@@ -272,7 +272,7 @@ def _await(ctx: RequestContext, batch: _Batch) -> None:
     with suppress(KafkaError):  # a batch with a fault is refused permanently when it is repeated
         usable = _usable_records(ctx, batch)
         valid = validate_produce_batch(usable, len(usable), None if batch.read is None else batch.read.batch)
-        ctx.node.stock_producers.refused_before_leading(ctx.session, batch.key, valid)
+        ctx.node.hosted.stock_producers.refused_before_leading(ctx.session, batch.key, valid)
 
 
 def _usable_records(ctx: RequestContext, batch: _Batch) -> memoryview:

@@ -62,6 +62,6 @@ def _update_metadata(
     ctx.node.metadata.was_updated()
     named = [topic.topic_name for topic in request.topic_states]
     return UpdateMetadataResponse(
-        stock_producers=ctx.node.stock_producers.report(named, ctx.node.metadata.topics),
+        stock_producers=ctx.node.hosted.stock_producers.report(named, ctx.node.metadata.topics),
         appended_bytes=appended_bytes.report(ctx.node.metrics.appended_bytes, request.topic_states),
     )

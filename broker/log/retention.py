@@ -34,7 +34,7 @@ class RetainLease(NamedTuple):
     offset: int
     until: float
     group: str | None = None
-    """The group that has not read the records; "" if not known; None if the controller has not sent a hold yet."""
+    """The group that has not read the records; "" if not known; None if the controller has not named any yet."""
 
 
 class RetainedSegments(NamedTuple):
