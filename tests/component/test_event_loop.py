@@ -8,7 +8,7 @@ Other files test similar work:
 - ``test_large_requests``: requests of very many partitions, and large metadata;
 - ``test_large_batches``: batches whose keys are checked against the layout;
 - ``contract/test_cold_ranges``: sending cold records;
-- ``unit/broker/test_settings``: a configuration of all topics;
+- ``unit/broker/replication/test_settings``: a configuration of all topics;
 - ``unit/runtime/test_reclaimer`` and ``unit/log/test_log_manager``: deletion;
 - ``unit/log/test_large_truncation``: the truncation of a large tail;
 - ``unit/coordinator/test_sweeps``: the offsets of very many groups;

@@ -14,7 +14,7 @@ from anabranch.broker.handlers.fetch_read import FetchRead
 from anabranch.broker.replication.purgatory import ITEMS_AT_ONCE
 from anabranch.broker.replication.waiting_fetches import FETCH_BYTES, PARTITION_BYTES, WaitingFetches
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from tests.unit.broker.test_refused_fetches import Reader
+from tests.unit.broker.handlers.test_refused_fetches import Reader
 
 FETCHES = 1_000
 OF_ONE = FETCH_BYTES + PARTITION_BYTES
