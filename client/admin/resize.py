@@ -45,7 +45,7 @@ def read_lineages(
 
 
 def read_withheld(response: DescribeWithheldResponse) -> dict[int, WithheldPartition]:
-    """The holds by partition, for the partitions that the broker leads."""
+    """The withheld records by partition, for the partitions that the broker leads."""
     return {
         p.partition_index: WithheldPartition(
             p.leader_epoch,
