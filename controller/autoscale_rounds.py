@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import structlog
 
-from anabranch.controller import appended_bytes, view
+from anabranch.controller import appended_bytes, stock_producer_reports, view
 from anabranch.controller.admin.create_partitions import create_partitions
 from anabranch.controller.append_window import AppendWindow
 from anabranch.controller.context import Context
@@ -22,6 +22,10 @@ from anabranch.protocol.generated.create_partitions import CreatePartitionsReque
 logger = structlog.get_logger(__name__)
 _VERSION = 3
 """The version of the CreatePartitions request that the controller makes to itself."""
+_FOLLOWS_NO_MERGE = (
+    "Producers that do not know ordered resize wrote to the topic within stock.producer.window.ms. Until they have"
+    " refreshed their metadata, their batches for merged partitions would be refused."
+)
 ASKED_FOR_S = 600.0
 """Seconds for which a topic is measured after a request for its measurement, even without ``autoscale.enable``."""
 
@@ -75,11 +79,10 @@ def _resize(context: Context, topic: TopicImage, policy: Policy, measured: Measu
     decision = decide(policy, topic.znode.initial_partition_count, before, measured)
     if decision.wanted is None or decision.waits:
         return
-    wanted = CreatePartitionsTopic(name=topic.name, count=decision.wanted, assignments=None)
-    request = CreatePartitionsRequest(topics=[wanted], timeout_ms=0, validate_only=False)
-    outcome = yield from create_partitions(context, request, _VERSION)
-    result = outcome.response.results[0]
-    refusal = (result.error_message or ErrorCode.of(result.error_code).name) if result.error_code else ""
+    if decision.wanted < before and stock_producer_reports.written_lately(context, topic):
+        refusal = _FOLLOWS_NO_MERGE
+    else:
+        refusal = yield from _request(context, topic.name, decision.wanted)
     assert topic.append_window is not None
     if refusal and refusal == topic.append_window.refusal:
         return
@@ -87,3 +90,12 @@ def _resize(context: Context, topic: TopicImage, policy: Policy, measured: Measu
     refused = {"refused": refusal} if refusal else {}
     change = f"{before}->{decision.wanted}"
     logger.info("autoscale.resize", topic=topic.name, partitions=change, reason=decision.why, **refused)
+
+
+def _request(context: Context, topic: str, count: int) -> Decisions[str]:
+    """Decide a request for the count. Returns the reason for a refusal; empty if the request is accepted."""
+    wanted = CreatePartitionsTopic(name=topic, count=count, assignments=None)
+    request = CreatePartitionsRequest(topics=[wanted], timeout_ms=0, validate_only=False)
+    outcome = yield from create_partitions(context, request, _VERSION)
+    result = outcome.response.results[0]
+    return (result.error_message or ErrorCode.of(result.error_code).name) if result.error_code else ""

@@ -52,20 +52,45 @@ def written_lately(context: Context, topic: TopicImage) -> bool:
 
 
 def concerned_by(topic: TopicImage, count: int) -> bool:
-    """Whether stock placement, ``hash % count``, is wrong for some keys once the topic has ``count`` partitions."""
-    return topic.znode.ordered_delivery is not False and not is_doubled(topic.znode.initial_partition_count, count)
+    """Whether brokers refuse batches of stock producers because of a resize to ``count``, in progress or not begun.
+
+    A lower count concerns them whatever it is: metadata lists the merged partitions, which accept no record, until
+    they are removed.
+    """
+    return _merged_from(topic, count) is not None or _misplaces(topic, count)
 
 
 def warning(context: Context, topic: TopicImage, count: int) -> str | None:
     """The warning for a request of ``count`` partitions; None if no stock producer is concerned."""
     if not concerned_by(topic, count) or not written_lately(context, topic):
         return None
-    initial, minutes = topic.znode.initial_partition_count, context.config.stock_producer_window_ms / 60_000
-    return (
-        f"Producers that do not know ordered resize wrote to {topic.name} within the last {minutes:g} minutes. They"
-        f" place keys by hash % {count}, which is wrong for some keys: batches with such a key are refused or lose"
-        f" their order (ordered.delivery.stock.producers). They can follow {listed_counts(initial, count)}."
-    )
+    minutes = context.config.stock_producer_window_ms / 60_000
+    said = [f"Producers that do not know ordered resize wrote to {topic.name} within the last {minutes:g} minutes."]
+    if (before := _merged_from(topic, count)) is not None:
+        said.append(
+            "Until the merged partitions are removed and a producer has refreshed its metadata, it places keys by"
+            f" hash % {before}: batches for merged partitions are refused. Such producers can follow no lower count."
+        )
+    if _misplaces(topic, count):
+        said.append(
+            f"They place keys by hash % {count}, which is wrong for some keys: batches with such a key are refused or"
+            " lose their order (ordered.delivery.stock.producers). They can follow"
+            f" {listed_counts(topic.znode.initial_partition_count, count)}."
+        )
+    return " ".join(said)
+
+
+def _merged_from(topic: TopicImage, count: int) -> int | None:
+    """The count before the resize to ``count`` if that is higher, so that partitions are merged; otherwise None."""
+    znode = topic.znode
+    has_count = znode.undeleted_partition_count == count
+    before = znode.previous_undeleted_partition_count if has_count else znode.undeleted_partition_count
+    return before if before is not None and before > count else None
+
+
+def _misplaces(topic: TopicImage, count: int) -> bool:
+    """Whether stock placement, ``hash % count``, is wrong for some keys."""
+    return topic.znode.ordered_delivery is not False and not is_doubled(topic.znode.initial_partition_count, count)
 
 
 def listed_counts(initial: int, count: int) -> str:

@@ -104,6 +104,22 @@ async def test_a_refused_resize_is_tried_again_and_logged_once(
         assert 4 in await write(cluster, 1, 200)
 
 
+async def test_a_topic_is_not_halved_while_stock_producers_write_to_it(
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    await resized(cluster, 8)
+    cluster.brokers[1].stock_producers[TOPIC] = (0, -1)
+    with caplog.at_level("INFO", logger="anabranch.controller.autoscale_rounds"):
+        assert await configure(cluster, **KEYS) == ErrorCode.NONE
+        assert set(await write(cluster, 1, 300)) == {8}
+    lines = [line.getMessage() for line in caplog.records if line.name == "anabranch.controller.autoscale_rounds"]
+    assert len(lines) == 1
+    assert "partitions=8->4" in lines[0] and "refused=" in lines[0] and "stock.producer.window.ms" in lines[0]
+    assert 16 in await write(cluster, 2_000, 300)  # a doubling is announced to them
+    cluster.brokers[1].stock_producers.clear()
+    assert 8 in await write(cluster, 1, 300)
+
+
 async def test_no_broker_is_asked_while_no_topic_enables_autoscaling(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:

@@ -321,6 +321,38 @@ def test_a_request_for_a_count_that_stock_producers_cannot_follow_gets_advice(
         assert "They can follow 4 or 8 partitions" in message
 
 
+@pytest.mark.parametrize(("seconds_ago", "is_given"), [(None, False), (599, True), (601, False)])
+@pytest.mark.parametrize("validate_only", [True, False])
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_a_merge_gets_advice_even_to_a_count_by_which_stock_producers_place_keys(
+    is_ordered: bool, validate_only: bool, seconds_ago: float | None, is_given: bool
+) -> None:
+    """A producer has the old count until it refreshes, and metadata lists the merged partitions until they are gone."""
+    image = cluster(image_of(resized(4, 8)))
+    effects = decided(image, 4, validate_only=validate_only)
+    (wait,) = effects.waits
+    assert effects.asks == (AskedReport.STOCK_PRODUCERS,)
+    topic = image.topics["t"] = image_of(resized(4, 8) if validate_only else resized(4, 8, 4))
+    topic.znode = topic.znode.replace(ordered_delivery=is_ordered)
+    topic.flush = 1
+    if seconds_ago is not None:
+        written_by_stock_producers(topic, seconds_ago)
+    message = advice(image, wait)
+    assert (message is not None) is is_given
+    if message is not None:
+        assert "it places keys by hash % 8" in message
+        assert message.endswith("Such producers can follow no lower count.")
+
+
+def test_a_merge_to_a_count_by_which_no_stock_producer_places_keys_gets_both_sentences() -> None:
+    image = cluster(image_of(resized(4, 8)))
+    (wait,) = decided(image, 6, validate_only=True).waits
+    image.topics["t"].flush = 1
+    written_by_stock_producers(image.topics["t"], 0)
+    message = advice(image, wait) or ""
+    assert "Such producers can follow no lower count. They place keys by hash % 6" in message
+
+
 def test_no_advice_is_given_if_stock_producers_can_follow() -> None:
     image = cluster(image_of(Topic(4)))
     written_by_stock_producers(image.topics["t"], 0)
