@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.unit.test_tidy import PACKAGES, relative, sources
+from tests.unit.test_tidy import PACKAGES, called_name, relative, sources
 
 QUESTION = re.compile(
     "_{0,2}(is|are|was|were|has|have|had|can|could|may|might|must|should|will"
@@ -44,10 +44,7 @@ def root_of(expression: ast.expr) -> str | None:
     while True:
         if isinstance(expression, ast.Attribute | ast.Subscript):
             expression = expression.value
-        elif isinstance(expression, ast.Call) and ast.unparse(expression.func).rpartition(".")[2] in (
-            "get",
-            "setdefault",
-        ):
+        elif isinstance(expression, ast.Call) and called_name(expression) in ("get", "setdefault"):
             expression = expression.func
         else:
             return expression.id if isinstance(expression, ast.Name) else None
@@ -66,11 +63,11 @@ def given_names(function: Function) -> set[str]:
 def is_change(call: ast.Call, given: set[str], changing: set[str]) -> bool:
     """Whether a call changes a part of an argument, or calls a function in ``changing`` with an argument."""
     if not isinstance(call.func, ast.Attribute):
-        return ast.unparse(call.func) in changing and any(root_of(argument) in given for argument in call.args)
+        return called_name(call) in changing and any(root_of(argument) in given for argument in call.args)
     of = call.func.value
     if CHANGES.fullmatch(call.func.attr):
         return not isinstance(of, ast.Name) and root_of(of) in given
-    return call.func.attr in changing and ast.unparse(of) == "self"
+    return call.func.attr in changing and isinstance(of, ast.Name) and of.id == "self"
 
 
 def changes(function: Function, changing: set[str]) -> set[str]:
@@ -90,6 +87,8 @@ def changes(function: Function, changing: set[str]) -> set[str]:
 def acting_questions(path: str, source: str) -> dict[str, set[str]]:
     """The questions of a file that do something, each with what it does."""
     functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, Function)]
+    if not any(is_question(path, each) for each in functions):
+        return {}
     changing: set[str] = set()
     while (found := {each.name for each in functions if changes(each, changing)}) != changing:
         changing = found
