@@ -2,12 +2,14 @@
 
 One broker has 10,000 partitions, a fifth of them of one topic, and 1,000 groups that committed. The table has the time
 and size of a scrape of the broker's ``/metrics``, with the default limits of series and without limits. It also has the
-time of the console's pages, for the first request and for later requests.
+time of the console's pages, for the first request and for later requests. The broker's own figures are its memory, its
+descriptors, its CPU while it is idle, and the time and CPU of a clean restart. ``--broker-only`` measures only these.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -22,6 +24,7 @@ import anyio
 from anabranch import Admin, NewTopic, TopicPartition
 from anabranch.local.ports import held_port
 from anabranch.testing.processes import ProcessCluster, wait_for
+from bench.measure import cpu_s, rss_bytes
 
 DEADLINE_S = 600.0
 LARGE, SMALL = "large", "small-%03d"
@@ -113,6 +116,27 @@ def has_all(cluster: ProcessCluster, partitions: int) -> bool:
     return float(found[0].split()[1]) >= partitions
 
 
+def show_broker(cluster: ProcessCluster, partitions: int, idle_s: float) -> None:
+    """Print the figures of the only broker, before and after a clean restart."""
+    _show_idle(cluster, "first", idle_s)
+    began = time.perf_counter()
+    cluster.restart_broker(1)
+    wait_for(lambda: has_all(cluster, partitions), DEADLINE_S, "the broker leads all")
+    took_s = time.perf_counter() - began
+    print(f"stop, start and lead all: {took_s:.1f} s; CPU of the start {cpu_s([cluster.broker_pids()[1]]):.1f} s")
+    _show_idle(cluster, "restarted", idle_s)
+
+
+def _show_idle(cluster: ProcessCluster, when: str, idle_s: float) -> None:
+    pid = cluster.broker_pids()[1]
+    time.sleep(idle_s)  # pause: the work that follows a change ends
+    before = cpu_s([pid])
+    time.sleep(idle_s)  # pause: the broker is idle
+    idle = (cpu_s([pid]) - before) / idle_s
+    files = len(os.listdir(f"/proc/{pid}/fd"))
+    print(f"broker, {when}: {rss_bytes([pid]) / 2**20:,.0f} MiB, {files:,} descriptors, idle {idle:.1%}", flush=True)
+
+
 def show(rows: Sequence[tuple[str, Got]]) -> None:
     print(f"{'':<44}{'first':>10}{'median':>10}{'longest':>10}{'size':>14}")
     for what, got in rows:
@@ -125,12 +149,17 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=10_000)
     parser.add_argument("--groups", type=int, default=1_000)
     parser.add_argument("--times", type=int, default=10)
+    parser.add_argument("--idle", type=float, default=30.0, help="seconds for which the idle broker is measured")
+    parser.add_argument("--broker-only", action="store_true")
     arguments = parser.parse_args()
     began = time.perf_counter()
-    with ProcessCluster(brokers=1, overrides={"max.partitions": "20000"}) as cluster:
+    with ProcessCluster(brokers=1, overrides={"max.partitions": "100000"}) as cluster:
         anyio.run(fill, cluster, arguments.partitions, arguments.groups)
         wait_for(lambda: has_all(cluster, arguments.partitions), DEADLINE_S, "the broker leads all")
         print(f"made in {time.perf_counter() - began:.0f} s", flush=True)
+        show_broker(cluster, arguments.partitions, arguments.idle)
+        if arguments.broker_only:
+            return
         metrics = f"http://{cluster.metrics['broker-1']}/metrics"
         rows = [("/metrics, limits by default", measure(metrics, arguments.times, 1.0))]
         rows.append(
