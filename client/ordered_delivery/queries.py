@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import anyio
 
@@ -29,16 +29,24 @@ from anabranch.runtime.signal import Signal
 
 _log = logging.getLogger(__name__)
 
-_WARN_AFTER_ATTEMPTS = 5
-"""Number of rounds without an answer until a warning is logged. A resize and elections take fewer rounds."""
+_Key = tuple[object, ...]
+"""A question, and whom it is for."""
+_WARN_AFTER_TRIES = 5
+"""Number of tries without an answer until a warning is logged. A resize and elections take fewer tries."""
+
+
+class _Tries(NamedTuple):
+    number: int
+    pause_until: float
 
 
 class GateQueries:
     """One task that asks until the gates have no more questions.
 
-    A new question is asked at once. A question without a useful answer is asked again after a pause. While anything
-    waits, facts that may change without notice are asked for again every ``heartbeat_interval_ms``. Metadata that turns
-    out to be too old is refreshed without a further pause, so the only pauses are those here.
+    A new question is asked at once, also while brokers owe answers to others: a broker that died answers nothing until
+    the pause before the next connection is over. A question without a useful answer is asked again after a pause of its
+    own. While anything waits, facts that may change without notice are asked for again every ``heartbeat_interval_ms``.
+    Metadata that turns out to be too old is refreshed without a further pause, so the only pauses are those here.
     """
 
     def __init__(
@@ -61,6 +69,9 @@ class GateQueries:
         self._on_answer = on_answer
         self._asked = Signal()
         self._refused: KafkaError | None = None
+        self._being_asked: set[_Key] = set()
+        self._tries: dict[_Key, _Tries] = {}
+        """Questions without a useful answer so far."""
 
     def ask(self) -> None:
         """Look for new questions of the gates."""
@@ -68,63 +79,94 @@ class GateQueries:
 
     async def run(self) -> None:
         """Ask until the client is closed."""
-        attempt = 0
-        open_keys: set[object] = set()
-        try:
+        async with anyio.create_task_group() as tasks:
             while True:
-                questions = await self._next(open_keys, attempt)
-                await self._ask_all(questions)
-                self._on_answer()
-                open_keys = self._keys(questions) & self._keys(self._questions(False))
-                attempt = attempt + 1 if open_keys else 0
-                if attempt == _WARN_AFTER_ATTEMPTS and questions.lineages:
-                    waiting = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(questions.lineages))
-                    why = self._refused or "the lineages in the answers are older than the records"
-                    _log.warning("records of %s wait until a broker answers with the lineage: %s", waiting, why)
-        except ClientClosedError:
-            return
+                questions = await self._next()
+                keys = self._keys(questions)
+                for ask, what, asked in self._requests(questions):
+                    self._being_asked |= asked
+                    tasks.start_soon(self._guarded, ask, what, asked)
+                self._pause(keys - self._being_asked)  # those that no broker can answer now
 
-    def _keys(self, questions: Questions) -> set[object]:
+    def _keys(self, questions: Questions) -> set[_Key]:
         """The questions with the leader of each, to distinguish new questions from those just asked."""
-        cluster = self._metadata.cluster
         return {
             *questions.lineages.items(),
-            *((tp, epoch, cluster.leader(tp), cluster.leader_epoch(tp)) for tp, epoch in questions.ends),
-            *((tp, cluster.leader(tp), cluster.leader_epoch(tp)) for tp in questions.log_starts),
+            *(self._key_of_end(tp, epoch) for tp, epoch in questions.ends),
+            *map(self._key_of_start, questions.log_starts),
         }
 
-    async def _next(self, open_keys: set[object], attempt: int) -> Questions:
+    def _key_of_end(self, tp: TopicPartition, epoch: int) -> _Key:
+        cluster = self._metadata.cluster
+        return tp, epoch, cluster.leader(tp), cluster.leader_epoch(tp)
+
+    def _key_of_start(self, tp: TopicPartition) -> _Key:
+        cluster = self._metadata.cluster
+        return tp, cluster.leader(tp), cluster.leader_epoch(tp)
+
+    async def _next(self) -> Questions:
         """Wait for questions. New questions are asked at once, repeated questions after a pause."""
-        config, clock = self._config, self._env.clock
-        started = clock.monotonic()
-        pause_ms = backoff_ms(
-            max(attempt, 1), config.layout_backoff_ms, config.layout_backoff_max_ms, self._env.rng.random()
-        )
-        recheck_at = started + config.heartbeat_interval_ms / 1000
+        clock, interval_s = self._env.clock, self._config.heartbeat_interval_ms / 1000
+        recheck_at = clock.monotonic() + interval_s
         while True:
-            questions = self._questions(False)
+            questions, now = self._questions(False), clock.monotonic()
+            keys = self._keys(questions)
+            self._tries = {key: tries for key, tries in self._tries.items() if key in keys}
+            due = self._due(questions, now)
+            if due.any_to_ask:
+                return due
             if questions.any_to_ask:
-                left = started + pause_ms / 1000 - clock.monotonic()
-                if left <= 0 or not self._keys(questions) <= open_keys:
-                    return questions
-                await self._asked.wait(left)
+                pausing = [tries.pause_until for key, tries in self._tries.items() if key not in self._being_asked]
+                await self._asked.wait(min(pausing) - now if pausing else None)
             elif not self._gates.is_waiting:
                 await self._asked.wait()
-            elif (left := recheck_at - clock.monotonic()) > 0:
-                await self._asked.wait(left)
+            elif recheck_at > now:
+                await self._asked.wait(recheck_at - now)
             else:
-                return self._questions(True)
+                recheck_at = now + interval_s
+                due = self._due(self._questions(True), now)
+                if due.any_to_ask:
+                    return due
 
-    async def _ask_all(self, questions: Questions) -> None:
-        async with anyio.create_task_group() as tasks:
-            at_once = self._config.ordered_delivery_partitions_per_request
-            for some in in_requests(list(questions.lineages), at_once):
-                tasks.start_soon(self._guarded, self._ask_lineages, some)
-            for epochs in one_epoch_each(questions.ends):
-                for node, tps in self._by_leader(self._that_ended(epochs)).items():
-                    tasks.start_soon(self._guarded, self._ask_ends, (node, {tp: epochs[tp] for tp in tps}))
-            for node, tps in self._by_leader(questions.log_starts).items():
-                tasks.start_soon(self._guarded, self._ask_starts, (node, tps))
+    def _due(self, questions: Questions, now: float) -> Questions:
+        """The questions that are not being asked and whose pause is over."""
+
+        def is_due(key: _Key) -> bool:
+            return key not in self._being_asked and (key not in self._tries or self._tries[key].pause_until <= now)
+
+        return Questions(
+            lineages={tp: epoch for tp, epoch in questions.lineages.items() if is_due((tp, epoch))},
+            ends={(tp, epoch): None for tp, epoch in questions.ends if is_due(self._key_of_end(tp, epoch))},
+            log_starts={tp: None for tp in questions.log_starts if is_due(self._key_of_start(tp))},
+        )
+
+    def _pause(self, asked: set[_Key]) -> None:
+        """Ask those of the questions that are still open again after a pause."""
+        questions = self._questions(False)
+        config, now = self._config, self._env.clock.monotonic()
+        for key in asked & self._keys(questions):
+            number = self._tries[key].number + 1 if key in self._tries else 1
+            pause_ms = backoff_ms(
+                number, config.layout_backoff_ms, config.layout_backoff_max_ms, self._env.rng.random()
+            )
+            self._tries[key] = _Tries(number, now + pause_ms / 1000)
+        numbers = [self._tries[key].number for key in asked & questions.lineages.items() if key in self._tries]
+        if _WARN_AFTER_TRIES in numbers:
+            waiting = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(questions.lineages))
+            why = self._refused or "the lineages in the answers are older than the records"
+            _log.warning("records of %s wait until a broker answers with the lineage: %s", waiting, why)
+
+    def _requests(self, questions: Questions) -> Iterator[tuple[Callable[[Any], Awaitable[None]], Any, set[_Key]]]:
+        """One request after the other: the function that sends it, what the request is about, and its questions."""
+        at_once = self._config.ordered_delivery_partitions_per_request
+        for some in in_requests(list(questions.lineages), at_once):
+            yield self._ask_lineages, some, {(tp, questions.lineages[tp]) for tp in some}
+        for epochs in one_epoch_each(questions.ends):
+            for node, tps in self._by_leader(self._that_ended(epochs)).items():
+                ends = {tp: epochs[tp] for tp in tps}
+                yield self._ask_ends, (node, ends), {self._key_of_end(tp, epoch) for tp, epoch in ends.items()}
+        for node, tps in self._by_leader(questions.log_starts).items():
+            yield self._ask_starts, (node, tps), set(map(self._key_of_start, tps))
 
     def _that_ended(self, epochs: Mapping[TopicPartition, int]) -> list[TopicPartition]:
         """Partitions whose leader epoch is above the epoch asked about. The end of the present epoch still moves."""
@@ -137,7 +179,7 @@ class GateQueries:
             self._metadata.hurry_update()
         return ended
 
-    async def _guarded(self, ask: Callable[[Any], Awaitable[None]], what: Any) -> None:
+    async def _guarded(self, ask: Callable[[Any], Awaitable[None]], what: Any, asked: set[_Key]) -> None:
         """Ask one broker. If it does not answer, its questions stay open."""
         try:
             await ask(what)
@@ -146,6 +188,10 @@ class GateQueries:
             self._metadata.hurry_update()
         except ClientClosedError:
             return
+        self._being_asked -= asked
+        self._on_answer()
+        self._pause(asked)
+        self._asked.set()
 
     def _by_leader(self, tps: Iterable[TopicPartition]) -> dict[Node, list[TopicPartition]]:
         found: dict[Node, list[TopicPartition]] = {}

@@ -10,6 +10,7 @@ import pytest
 
 from anabranch import Consumer
 from anabranch.client.client_metrics import CONSUMER_GROUP, CONSUMER_TRAFFIC
+from anabranch.client.consumer.consumer import Consumer as SimulatedConsumer
 from anabranch.client.errors import ErrorCode, UnassignedParentError
 from anabranch.client.subscription.fetched_batch import FetchedBatch
 from anabranch.ordered_resize.facts import Lineage
@@ -17,14 +18,16 @@ from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.generated.fetch import FetchResponse
-from anabranch.protocol.generated.metadata import MetadataResponse
+from anabranch.protocol.generated.metadata import MetadataResponse, MetadataResponseBroker
 from anabranch.protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
 )
 from anabranch.protocol.key_placement import MOVED_HEADER
 from anabranch.protocol.records import RecordBatch, set_base_offset
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
 from tests.unit.client.resized_broker import CHILD, FAST, NO_SECOND_TRY, PARENT, Resized, Shrunk, Story
+from tests.unit.client.virtual_time import in_virtual_time
 
 
 async def test_a_child_is_delivered_after_its_parent_with_flush_and_load_between() -> None:
@@ -407,6 +410,36 @@ async def test_lineages_of_many_partitions_are_asked_for_in_several_requests() -
     counts = [sum(len(topic.partitions) for topic in body.topics) for body in broker.seen(asked)]
     assert counts and set(counts) == {1}
     assert {topic.partitions[0].partition_index for body in broker.seen(asked) for topic in body.topics} == {0, 1}
+
+
+def test_a_new_leader_is_asked_while_the_dead_leader_has_not_answered() -> None:
+    """The next try to connect to the dead leader is ten seconds away when another broker leads the parent."""
+    broker, dead_node, elected_s = Resized(), 2, 1.0
+
+    async def read(env: Env) -> float:
+        clock = env.clock
+
+        def describe(response: MetadataResponse) -> None:
+            response.brokers.append(MetadataResponseBroker(node_id=dead_node, host="127.0.0.1", port=broker.port + 1))
+            for topic in response.topics:
+                is_elected = clock.monotonic() >= elected_s
+                topic.partitions[0].leader_id = 1 if is_elected else dead_node
+                topic.partitions[0].leader_epoch = broker.lineage[0].as_of if is_elected else 1
+
+        broker.metadata_hook = describe
+        broker.lineage[0] = Lineage(2)
+        story = Story()
+        slow = {"reconnect_backoff_ms": 10_000, "reconnect_backoff_max_ms": 10_000, "metadata_max_age_ms": 50}
+        async with (
+            broker.running(env),
+            SimulatedConsumer(bootstrap_servers=broker.address, env=env, **FAST, **slow) as consumer,
+        ):
+            consumer.assign([CHILD, PARENT], partition_key_listener=story)
+            consumer.seek(PARENT, 0)
+            await story.read_until(consumer, lambda: len(story.records(1)) == 5)
+            return clock.monotonic()
+
+    assert in_virtual_time(read) < elected_s + 0.5
 
 
 async def test_without_the_lineage_api_records_of_a_resized_topic_wait_and_the_log_has_the_reason(
