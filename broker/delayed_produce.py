@@ -153,6 +153,8 @@ class DelayedProduce(DelayedOperation):
 
     __slots__ = ("_answer", "_places", "_purgatory", "_response", "_waiting")
 
+    is_checked_at_once = True
+
     def __init__(
         self, purgatory: Purgatory, deadline: float, places: Sequence[Place], response: ProduceResponse
     ) -> None:

@@ -48,6 +48,13 @@ MOST_DELAYED = 10_000
 
 
 def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
+    if request.replica_id < 0:
+        return _fetch(ctx, request)
+    with ctx.node.purgatory:  # the records that a follower has now are acknowledged in this turn
+        return _fetch(ctx, request)
+
+
+def _fetch(ctx: RequestContext, request: FetchRequest) -> Answer:
     is_large = ctx.request_bytes > LARGE_BYTES
     target = _target(ctx, request, is_large)
     if isinstance(target, ErrorCode):

@@ -75,7 +75,7 @@ class DelayedFetch(DelayedOperation):
             return
         read.run()
         if self._is_ready(read):
-            self.expire()
+            self._finish(read)
 
     def _is_ready(self, read: Read) -> bool:
         return read.must_answer or read.size_bytes >= self._min_bytes
@@ -84,6 +84,11 @@ class DelayedFetch(DelayedOperation):
         read = self._read
         if read is None:
             return
+        if read.target.has_moved:
+            read.run()
+        self._finish(read)
+
+    def _finish(self, read: Read) -> None:
         self.drop()
         self.completed = True
         self._answer.fill(None if self._is_large else read.response())

@@ -11,6 +11,7 @@ from anabranch.broker.replication.fetch_session import MAX_EPOCH
 from anabranch.broker.replication.fetcher_config import FetcherConfig
 from anabranch.broker.replication.follower import FollowedPartition
 from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.framing import MANY_ITEMS
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from anabranch.protocol.sentinels import INITIAL_SESSION_EPOCH, INVALID_SESSION_ID, NO_EPOCH, NO_OFFSET
 from anabranch.protocol.types import TopicPartition
@@ -25,7 +26,8 @@ class FetchPlan:
         self._broker_epoch = NO_EPOCH
         self._offsets: dict[TopicPartition, int] = {}
         """The partitions that are in the session after the last request, with the requested offsets."""
-        self._asked: dict[TopicPartition, FollowedPartition] = {}
+        self.asked: dict[TopicPartition, FollowedPartition] = {}
+        """The followed partitions that the session has after the last request."""
         self._changed: dict[TopicPartition, None] = {}
         self._forgotten: dict[TopicPartition, None] = {}
 
@@ -48,6 +50,13 @@ class FetchPlan:
         """The offset last requested for a partition; -1 if none was requested."""
         return self._offsets.get(key, NO_OFFSET)
 
+    def is_small(self, broker_epoch: int) -> bool:
+        """Whether there is a next request, and it names few enough partitions to be encoded at once."""
+        most = MANY_ITEMS // 4  # a request has an item for each partition and its topic
+        if broker_epoch != self._broker_epoch:
+            return 0 < len(self._offsets) + len(self._changed) <= most
+        return not self.is_empty and len(self._changed) + len(self._forgotten) <= most
+
     def want(self, key: TopicPartition) -> None:
         """Fetch a partition from its log end on; the log end is read when the request is made."""
         self._changed[key] = None
@@ -56,7 +65,7 @@ class FetchPlan:
     def drop(self, key: TopicPartition) -> None:
         """Stop fetching a partition."""
         self._changed.pop(key, None)
-        self._asked.pop(key, None)
+        self.asked.pop(key, None)
         if self._offsets.pop(key, None) is not None:
             self._forgotten[key] = None
 
@@ -66,7 +75,7 @@ class FetchPlan:
         self._changed = {**self._changed, **dict.fromkeys(self._offsets)}
         self._changed = {key: None for key in self._changed if key in wanted}
         self._offsets.clear()
-        self._asked.clear()
+        self.asked.clear()
         self._forgotten.clear()
 
     def request(
@@ -75,8 +84,8 @@ class FetchPlan:
         config: FetcherConfig,
         broker_epoch: int,
         wait_ms: int,
-    ) -> tuple[FetchRequest, dict[TopicPartition, FollowedPartition]]:
-        """The next request, and the followed partitions that the session then has.
+    ) -> FetchRequest:
+        """The next request.
 
         The first request under a new registration names every partition. Fetches under the old registration do not
         count (KIP-903), and an incremental fetch would not name an idle partition.
@@ -102,13 +111,13 @@ class FetchPlan:
                 )
             )
             self._offsets[key] = log.log_end_offset
-            self._asked[key] = one
+            self.asked[key] = one
         forgotten: dict[str, ForgottenTopic] = {}
         for name, partition in self._forgotten:
             forgotten.setdefault(name, ForgottenTopic(topic=name)).partitions.append(partition)
         self._changed.clear()
         self._forgotten.clear()
-        request = FetchRequest(
+        return FetchRequest(
             replica_id=config.broker_id,
             max_wait_ms=wait_ms,
             min_bytes=config.min_bytes,
@@ -119,7 +128,6 @@ class FetchPlan:
             forgotten_topics_data=list(forgotten.values()),
             replica_epoch=broker_epoch,
         )
-        return request, self._asked
 
     def release(self, config: FetcherConfig) -> FetchRequest:
         """The session's next request, without changes. On its arrival the leader answers the request that it parked.

@@ -2,7 +2,7 @@
 
 A session has a dirty set. An append, a new high watermark or a change of role adds the partition to the dirty set of
 each session that watches it. An incremental fetch looks only at dirty partitions. A dirty partition is not watched
-until it is read again.
+until it is read again. A new high watermark alone does not wake a waiting fetch that reads up to the log end.
 
 A session belongs to the connection of its last fetch, and ends with that connection. A client that reconnects and uses
 the session again gets FETCH_SESSION_ID_NOT_FOUND, and begins a new session. Kafka keeps such a session until it needs
@@ -66,7 +66,18 @@ class FetchedPartition:
 class FetchTarget:
     """The partitions that one fetch, or a session of fetches, reads."""
 
-    __slots__ = ("_purgatory", "_watched", "delayed", "dirty", "is_abandoned", "is_read", "partitions", "session_id")
+    __slots__ = (
+        "_purgatory",
+        "_reads_log_end",
+        "_watched",
+        "delayed",
+        "dirty",
+        "has_moved",
+        "is_abandoned",
+        "is_read",
+        "partitions",
+        "session_id",
+    )
 
     def __init__(self, purgatory: Purgatory, session_id: int = INVALID_SESSION_ID) -> None:
         self._purgatory = purgatory
@@ -79,6 +90,9 @@ class FetchTarget:
         """Whether a fetch of very many partitions is reading them in steps."""
         self.delayed: DelayedOperation | None = None
         self._watched: dict[TopicPartition, Partition] = {}
+        self._reads_log_end = False
+        self.has_moved = False
+        """Whether a high watermark has moved alone since the last read. The waiting fetch is not woken for it."""
         self.is_abandoned = False
         """Whether the client is gone, so that a fetch must not wait."""
 
@@ -116,24 +130,40 @@ class FetchTarget:
             self.dirty.pop(key, None)
             self._unwatch(key)
 
+    def read_up_to(self, *, log_end: bool) -> None:
+        """Begin a fetch that reads up to the log end, or only up to the high watermark as the fetch of a consumer."""
+        if self._reads_log_end is not log_end:
+            self._reads_log_end = log_end
+            for key in list(self._watched):
+                self._unwatch(key)
+                self.dirty[key] = None
+
     def watch(self, partition: Partition) -> None:
         """Add a partition to the dirty set at its next change."""
         key = partition.key
         if self._watched.get(key) is not partition:
             self._unwatch(key)
             self._watched[key] = partition
-            partition.readers[self] = None
+            if self._reads_log_end:
+                partition.log_end_readers[self] = None
+            else:
+                partition.readers[self] = None
 
     def _unwatch(self, key: TopicPartition) -> None:
         partition = self._watched.pop(key, None)
         if partition is not None:
             partition.readers.pop(self, None)
+            partition.log_end_readers.pop(self, None)
 
     def partition_changed(self, key: TopicPartition) -> None:
         self._watched.pop(key, None)
         self.dirty[key] = None
         if self.delayed is not None:
             self._purgatory.changed(self.delayed)
+
+    def high_watermark_moved(self, key: TopicPartition) -> None:
+        self.dirty[key] = None
+        self.has_moved = True
 
     def answer_parked(self) -> None:
         """Answer the waiting fetch, if there is one, with the present records, because its client sent a new request.

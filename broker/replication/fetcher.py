@@ -1,4 +1,7 @@
-"""Follows the partitions that one other broker leads: one connection, one incremental fetch session, one task.
+"""Follows the partitions that one other broker leads: one connection, one incremental fetch session.
+
+A response is applied, and the next request sent, in the turn of the event loop in which the response is received.
+``_fetch_on`` continues where something has to be waited for: long work, the disk, a quota, a retry.
 
 A leader with nothing to send parks a fetch for ``replica.fetch.wait.max.ms``. Meanwhile the controller may add a
 partition, or give a partition a new leader epoch. Then another task makes the leader answer at once.
@@ -7,8 +10,10 @@ partition, or give a partition a new leader epoch. Then another task makes the l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from functools import partial
+from itertools import chain
+from typing import Protocol, TypeAlias
 
 import structlog
 import trio
@@ -20,11 +25,11 @@ from anabranch.broker.replication.follower import FetchOutcome, FollowedPartitio
 from anabranch.broker.replication.partition import Partition
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.describe_producers import DescribeProducersRequest, TopicRequest
-from anabranch.protocol.generated.fetch import FetchResponse, PartitionData
+from anabranch.protocol.generated.fetch import FetchRequest, FetchResponse, PartitionData
 from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.channel import Channel
+from anabranch.runtime.channel import Channel, Pending
 from anabranch.runtime.env import Clock, Network
 from anabranch.runtime.turns import pause
 
@@ -35,6 +40,9 @@ FULL_RETRY_S = 2.0
 """How long a partition in a full log dir waits before the next check for room."""
 _LIST_OFFSETS_VERSION = 6
 _DESCRIBE_PRODUCERS_VERSION = 0
+
+
+Wait: TypeAlias = Callable[[], Awaitable[object]]
 
 
 class Throttle(Protocol):
@@ -89,6 +97,14 @@ class ReplicaFetcher:
         self._lacks_added = False
         """Whether a partition was added after the parked fetch was sent."""
         self._release: _Release | None = None
+        self._sent: Pending | None = None
+        """The fetch that is not answered yet, unless it is large."""
+        self._due_at = math.inf
+        """The time of ``env.clock.monotonic()`` at which its response is due."""
+        self._waits: Iterator[Wait] = iter(())
+        """What the response of the last fetch still needs."""
+        self._stopped = trio.Event()
+        """Set when ``_fetch_on`` has to continue."""
 
     @property
     def is_idle(self) -> bool:
@@ -141,9 +157,10 @@ class ReplicaFetcher:
 
     async def _serve(self, channel: Channel) -> None:
         failure: Exception | None = None
-        self._is_parked, self._release = False, None
+        self._is_parked, self._release, self._sent = False, None, None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._release_parked, channel)
+            nursery.start_soon(self._limit_waits, channel)
             try:
                 await self._fetch_on(channel)
             except (OSError, KafkaError) as error:
@@ -168,6 +185,16 @@ class ReplicaFetcher:
                 channel.close("a fetch failed")  # the parked fetch has to fail as well
             release.answered.set()
 
+    async def _limit_waits(self, channel: Channel) -> None:
+        """Close the channel when a response is late: one timer for all fetches, which are sent one after the other."""
+        timeout_s = self._config.socket_timeout_s
+        while True:
+            sent, left_s = self._sent, self._due_at - self._clock.monotonic()
+            if sent is not None and left_s <= 0:
+                channel.close_late(sent.api_key, timeout_s)
+                return
+            await trio.sleep(timeout_s if sent is None else min(left_s, timeout_s))
+
     async def _fetch_on(self, channel: Channel) -> None:
         """Fetch over one connection until nothing is left to follow. Raises ``OSError``, ``KafkaError``."""
         config = self._config
@@ -188,23 +215,70 @@ class ReplicaFetcher:
             wait_ms = config.wait_max_ms
             if resumes_at < now + wait_ms / 1000:
                 wait_ms = max(0, math.ceil((resumes_at - now) * 1000))
-            request, asked = self._plan.request(self._followed, config, self._broker_epoch(), wait_ms)
-            timeout_s = config.socket_timeout_s + wait_ms / 1000
-            self._is_parked, self._lacks_added = self._plan.has_session and wait_ms > 0, False
-            response = await channel.request(request, version=FETCH_VERSION, timeout_s=timeout_s)
-            self._is_parked = False
-            await self._answered(channel, response, asked)
+            if self._plan.is_small(self._broker_epoch()):
+                self._stopped = trio.Event()
+                self._send(channel, now, wait_ms)
+                await self._stopped.wait()
+            else:
+                await self._send_large(channel, wait_ms)
+            for wait in self._waits:
+                await wait()
             if self._release is not None:
                 await self._release.answered.wait()
                 released, self._release = self._release.response, None
                 if released is not None and self._plan.has_session:
-                    await self._answered(channel, released, asked)
+                    for wait in self._answered(channel, released):
+                        await wait()
 
-    async def _answered(
-        self, channel: Channel, response: FetchResponse, asked: dict[TopicPartition, FollowedPartition]
-    ) -> None:
+    def _request(self, wait_ms: int) -> FetchRequest:
+        self._is_parked, self._lacks_added = self._plan.has_session and wait_ms > 0, False
+        return self._plan.request(self._followed, self._config, self._broker_epoch(), wait_ms)
+
+    async def _send_large(self, channel: Channel, wait_ms: int) -> None:
+        """Fetch with a request that is encoded with pauses."""
+        timeout_s = self._config.socket_timeout_s + wait_ms / 1000
+        response = await channel.request(self._request(wait_ms), version=FETCH_VERSION, timeout_s=timeout_s)
+        self._is_parked = False
+        self._waits = self._answered(channel, response)
+
+    def _send(self, channel: Channel, now: float, wait_ms: int) -> None:
+        """Send the next request. ``_received`` is called with its response."""
+        self._due_at = now + self._config.socket_timeout_s + wait_ms / 1000
+        sent = self._sent = channel.post(self._request(wait_ms), version=FETCH_VERSION)
+        sent.on_settled = partial(self._received, channel)
+        if sent.settled:
+            self._received(channel)
+
+    def _received(self, channel: Channel) -> None:
+        """Apply a response and send the next request, up to where something has to be waited for."""
+        sent, self._sent = self._sent, None
+        assert sent is not None
+        self._is_parked = False
+        if sent.error is not None:
+            self._waits = iter([partial(_fail, sent.error)])
+            self._stopped.set()
+            return
+        waits = self._answered(channel, sent.response)
+        wait = next(waits, None)
+        if wait is not None:
+            self._waits = chain([wait], waits)
+            self._stopped.set()
+        elif self._may_go_on():
+            self._send(channel, self._clock.monotonic(), self._config.wait_max_ms)
+        else:
+            self._waits = waits
+            self._stopped.set()
+
+    def _may_go_on(self) -> bool:
+        """Whether the next request may be sent at once."""
+        is_waiting = self._waiting or self._without_room or self._release is not None or self._config.flushes
+        return not is_waiting and self._plan.is_small(self._broker_epoch())
+
+    def _answered(self, channel: Channel, response: FetchResponse) -> Iterator[Wait]:
+        """Apply a response. Yields what has to be waited for before the next step."""
+        asked = self._plan.asked
         if self._plan.answered(ErrorCode.of(response.error_code), response.session_id, self._followed):
-            await self._take(channel, response, asked)
+            yield from self._take(channel, response, asked)
 
     def unsynced(self) -> list[FollowedPartition]:
         """Partitions with unsynced records or truncations that the next request would report.
@@ -238,9 +312,9 @@ class ReplicaFetcher:
 
     # ------------------------------------------------------------ taking answers
 
-    async def _take(
+    def _take(
         self, channel: Channel, response: FetchResponse, asked: dict[TopicPartition, FollowedPartition]
-    ) -> None:
+    ) -> Iterator[Wait]:
         out_of_range: list[FollowedPartition] = []
         appended: list[FollowedPartition] = []
         for topic in response.responses:
@@ -249,25 +323,25 @@ class ReplicaFetcher:
                 followed = self._followed.get(key)
                 if followed is None or asked.get(key) is not followed or not followed.is_current:
                     continue  # the controller changed the partition meanwhile
-                outcome = await self._take_partition(key, followed, data)
+                outcome = yield from self._take_partition(key, followed, data)
                 if outcome is FetchOutcome.APPENDED:
                     appended.append(followed)
                 elif outcome is FetchOutcome.OUT_OF_RANGE:
                     out_of_range.append(followed)
         if appended and self._config.flushes:
-            await self.flush_appended(appended)
+            yield partial(self.flush_appended, appended)
         if out_of_range:
-            await self._find_range(channel, out_of_range)
+            yield partial(self._find_range, channel, out_of_range)
 
-    async def _take_partition(
+    def _take_partition(
         self, key: TopicPartition, followed: FollowedPartition, data: PartitionData
-    ) -> FetchOutcome:
+    ) -> Generator[Wait, None, FetchOutcome]:
         """Apply an answer; a large answer is applied in pieces. A new role between two pieces ends the work."""
         fetch_offset = self._plan.offset(key)
         outcome = FetchOutcome.NOTHING_NEW
         for number, piece in enumerate(in_pieces(data)):
             if number:
-                await pause()
+                yield pause
                 if self._followed.get(key) is not followed or not followed.is_current:
                     return FetchOutcome.MOVED
             outcome = self._take_piece(followed, fetch_offset, piece)
@@ -416,3 +490,7 @@ class ReplicaFetcher:
             for found in topic.partitions
             if not found.error_code
         }
+
+
+async def _fail(error: Exception) -> None:
+    raise error

@@ -30,6 +30,14 @@ class Watcher(Protocol):
         ...
 
 
+class LogEndReader(Watcher, Protocol):
+    """A reader of records above the high watermark, as a follower is."""
+
+    def high_watermark_moved(self, key: TopicPartition) -> None:
+        """Note that the partition has a new high watermark and no new records. Must not suspend and must not read."""
+        ...
+
+
 class Role(enum.Enum):
     LEADER = "leader"
     FOLLOWER = "follower"
@@ -78,6 +86,7 @@ class Partition:
         "leader_id",
         "local_id",
         "log",
+        "log_end_readers",
         "min_insync_replicas",
         "ordered_delivery",
         "partition_epoch",
@@ -137,9 +146,12 @@ class Partition:
         self.failed = False
         """Whether the disk refused to sync the log. If so, the log accepts no records any more."""
         self.readers: dict[Watcher, None] = {}
-        """Readers that are notified of the next change, also of new records.
+        """Readers up to the high watermark. They are notified of the next change, except of records above it.
         A reader that reads the partition again is registered again. So an append does no work for sessions that do not
         read."""
+        self.log_end_readers: dict[LogEndReader, None] = {}
+        """Readers up to the log end. They are notified of the next change, also of new records. If only the high
+        watermark moves, they note it and stay registered: a follower does not wait for it."""
         self.watchers: dict[Watcher, None] = {}
         """Watchers that are notified of every change, except of records above the high watermark."""
 
@@ -304,7 +316,7 @@ class Partition:
         if self._advance_high_watermark():
             self.notify()
         else:
-            self._notify_readers()
+            self._notify_log_end_readers()
         return result
 
     def keeps(self, end_offset: int, *, all_in_sync: bool) -> bool:
@@ -328,7 +340,7 @@ class Partition:
         """Note that more of the log is on disk."""
         if self.is_leader:
             self._advance_high_watermark()
-        self.notify()
+        self._notify_of_high_watermark()
 
     def fail(self) -> None:
         """Mark the disk as broken: unsynced records are not acknowledged, and another replica has to lead."""
@@ -354,7 +366,7 @@ class Partition:
         if replica_id not in self.isr:
             self._consider_joining(replica_id, progress, now)
         if self._advance_high_watermark() or log_start_moved:
-            self.notify()
+            self._notify_of_high_watermark()
 
     def follower_has_no_room(self, replica_id: int) -> None:
         """Note that a follower's log dir is full. It leaves the ISR once it lacks records, until it fetches again."""
@@ -452,7 +464,7 @@ class Partition:
     def recheck_high_watermark(self) -> None:
         """Check the high watermark again, because the set of awaited replicas may have changed."""
         if self.is_leader and self._advance_high_watermark():
-            self.notify()
+            self._notify_of_high_watermark()
 
     def _advance_high_watermark(self) -> bool:
         if not self.progress:
@@ -469,7 +481,10 @@ class Partition:
         A replica that is about to join the ISR is awaited too. Otherwise the high watermark of a leader that is alone
         in its ISR would move with every append, and under load no follower could ever reach it.
         """
-        waited_for = dict.fromkeys(self._others_in_sync())
+        in_sync = self._others_in_sync()
+        if self.pending_isr is None and len(in_sync) >= len(self.progress):
+            return in_sync
+        waited_for = dict.fromkeys(in_sync)
         if self.pending_isr is not None:
             waited_for.update((replica, None) for replica in self.pending_isr.isr if replica != self.local_id)
         if len(waited_for) < len(self.progress):
@@ -490,11 +505,20 @@ class Partition:
 
     def notify(self) -> None:
         """Notify every reader and watcher of a change of the partition."""
-        self._notify_readers()
-        for watcher in self.watchers:
-            watcher.partition_changed(self.key)
+        self._notify_log_end_readers()
+        self._notify_of_high_watermark()
 
-    def _notify_readers(self) -> None:
+    def _notify_log_end_readers(self) -> None:
+        readers, self.log_end_readers = self.log_end_readers, {}
+        for reader in readers:
+            reader.partition_changed(self.key)
+
+    def _notify_of_high_watermark(self) -> None:
+        """Notify of a change that gives no new records to readers up to the log end."""
+        for log_end_reader in self.log_end_readers:
+            log_end_reader.high_watermark_moved(self.key)
         readers, self.readers = self.readers, {}
         for reader in readers:
             reader.partition_changed(self.key)
+        for watcher in self.watchers:
+            watcher.partition_changed(self.key)

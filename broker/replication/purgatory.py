@@ -1,8 +1,9 @@
 """Keeps operations that wait for a partition to change or for their deadline: one list of changes, one timer heap.
 
 A waiting request is an object here and not a task, because a task takes ten times the resources. Changes are collected
-and delivered once per turn of the event loop, so a burst of appends wakes a waiting fetch once. Other tasks run after
-every ``ITEMS_AT_ONCE`` items of operations.
+and delivered once per turn of the event loop, so a burst of appends wakes a waiting fetch once. Operations that gain
+nothing from that are checked at the end of the ``with`` block in which they change. Other tasks run after every
+``ITEMS_AT_ONCE`` items of operations.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ class DelayedOperation:
 
     __slots__ = ("completed", "deadline")
 
+    is_checked_at_once = False
+    """Whether a change in a ``with`` block of the purgatory is delivered at the end of the block."""
+
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
         self.completed = False
@@ -50,7 +54,9 @@ class DelayedOperation:
 
 
 class Purgatory:
-    """Where delayed operations wait. Only ``run`` completes them, never the code that makes a change."""
+    """Where delayed operations wait. The code that makes a change never completes them: only ``run``, or a ``with``
+    block around a request does, at its end. A block does not suspend.
+    """
 
     def __init__(self, clock: Clock, background: Background | None = None) -> None:
         self._clock = clock
@@ -59,8 +65,11 @@ class Purgatory:
         self._order = count()
         self._changed: dict[DelayedOperation, None] = {}
         self._ended: dict[DelayedOperation, None] = {}
+        self._in_block = False
         self._sleeping_until = math.inf
         self._wake = trio.Event()
+        self._sooner = trio.Event()
+        """Set when an operation has a deadline before ``_sleeping_until``."""
         self._left = ITEMS_AT_ONCE
         """The items that may still be handled before other tasks run."""
 
@@ -80,13 +89,28 @@ class Purgatory:
             heapq.heapify(self._heap)
         heapq.heappush(self._heap, (operation.deadline, next(self._order), operation))
         if operation.deadline < self._sleeping_until:
-            self._wake.set()
+            self._sooner.set()
 
     def changed(self, operation: DelayedOperation) -> None:
-        """Check ``operation`` in the next turn of the loop: its condition may hold now."""
-        if not self._changed:
+        """Check ``operation`` in the next turn of the loop, or at the end of the block: its condition may hold now."""
+        if not self._changed and not self._in_block:
             self._wake.set()
         self._changed[operation] = None
+
+    def __enter__(self) -> None:
+        self._in_block = True
+
+    def __exit__(self, *_error: object) -> None:
+        self._in_block = False
+        if not self._changed:
+            return
+        changed, self._changed = self._changed, {}
+        is_over = False
+        for operation in changed:
+            if is_over or not operation.is_checked_at_once:
+                self.changed(operation)
+            elif not operation.completed:
+                is_over = self._complete(operation, operation.try_complete)
 
     def end(self, operation: DelayedOperation) -> None:
         """Answer ``operation`` in the next turn of the loop with its present result, as at its deadline."""
@@ -95,13 +119,26 @@ class Purgatory:
 
     async def run(self) -> None:
         """Deliver changes and deadlines until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._deliver_deadlines)
+            while True:
+                for _ in chain(self._deliver(), self._end()):
+                    await pause()
+                heap = self._heap
+                while heap and heap[0][2].completed:
+                    heapq.heappop(heap)
+                await self._wake.wait()
+                self._wake = trio.Event()
+
+    async def _deliver_deadlines(self) -> None:
+        """In a task of its own: a change sets no timer. Most operations complete long before their deadlines."""
         while True:
-            for _ in chain(self._deliver(), self._end(), self._expire()):
+            for _ in self._expire():
                 await pause()
+            self._sooner = trio.Event()
             self._sleeping_until = self._heap[0][0] if self._heap else math.inf
             with trio.move_on_at(self._sleeping_until):
-                await self._wake.wait()
-            self._wake = trio.Event()
+                await self._sooner.wait()
 
     def _deliver(self) -> Iterator[None]:
         """Yields where other tasks have to run."""

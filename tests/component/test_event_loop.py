@@ -170,7 +170,9 @@ async def take_a_large_answer(_log_fixture: LogFixture, patches: pytest.MonkeyPa
         set_base_offset(memoryview(answer.records)[number * len(one) :], number, 0)
     count_calls(patches, probe, LogSegment, "append")
     topic = FetchableTopicResponse(topic=KEY.topic, partitions=[answer])
-    await fetcher._take(None, FetchResponse(responses=[topic]), fetcher._plan._asked)  # type: ignore[arg-type]
+    channel: Any = None
+    for wait in fetcher._take(channel, FetchResponse(responses=[topic]), fetcher._plan.asked):
+        await wait()
     assert follower.log.log_end_offset == count
     assert fetcher._plan._changed == {KEY: None}, "the next fetch continues after these records"
     return count

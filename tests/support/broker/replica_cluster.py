@@ -185,7 +185,7 @@ class ReplicaCluster:
         plan = FetchPlan()
         plan.want(KEY)
         config = FetcherConfig(follower, 1 << 20, 1, 1 << 20, 0, 1.0, 30.0, flushes=False)
-        request, _ = plan.request({KEY: followed}, config, self.broker_epochs[follower], 0)
+        request = plan.request({KEY: followed}, config, self.broker_epochs[follower], 0)
         target = FetchTarget(Purgatory(self.clock))
         target.add(request)
         limits = ReadLimits(

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import pytest
+import trio
+import trio.testing
 
 from anabranch.broker.handlers.fetch_read import FetchRead, ReadLimits
 from anabranch.broker.metrics.broker_metrics import BrokerMetrics
@@ -98,6 +103,83 @@ def test_offsets_in_answers_to_consumers_are_counted_once_and_those_to_followers
     read.run()
     assert read.response().responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert traffic.messages_out == 5
+
+
+async def settled(purgatory: Purgatory) -> None:
+    """Let the purgatory deliver the changes."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(purgatory.run)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+
+
+class CountingRead(FetchRead):
+    """Counts how often the partitions are read."""
+
+    reads = 0
+
+    def run(self) -> None:
+        self.reads += 1
+        super().run()
+
+
+def parked_by(cluster: ReplicaCluster, replica_id: int, purgatory: Purgatory) -> tuple[CountingRead, DelayedFetch]:
+    """A fetch from offset 1 that waits."""
+    session = FetchSession(purgatory, 7, 0.0)
+    limits = ReadLimits(replica_id, -1, 1 << 20, read_committed=False, full=False, reports_divergence=True)
+    replicas: Any = cluster[1]
+    ask_from(session, 1)
+    read = CountingRead(replicas, cluster.throttle, cluster.metrics, session, limits)
+    FetchRead.run(read)
+    DelayedFetch.park(purgatory, math.inf, read, 1)
+    assert isinstance(session.delayed, DelayedFetch)
+    return read, session.delayed
+
+
+@pytest.mark.trio
+async def test_an_append_wakes_the_fetches_of_followers_and_a_new_high_watermark_those_of_consumers() -> None:
+    cluster = ReplicaCluster(3)
+    cluster.elect(1, 1, [1, 2, 3])
+    cluster.append(1, b"a")
+    purgatory = Purgatory(cluster.clock)
+    consumer, waiting_consumer = parked_by(cluster, -1, purgatory)
+    follower, waiting_follower = parked_by(cluster, 2, purgatory)
+    cluster.catch_up(1, 3)
+    assert cluster[1].log.high_watermark == 1
+    await settled(purgatory)
+    assert (consumer.reads, follower.reads) == (1, 0), "the follower waits for records"
+    cluster.append(1, b"b")
+    await settled(purgatory)
+    assert (consumer.reads, follower.reads) == (1, 1), "the consumer waits for the high watermark"
+    assert (waiting_consumer.completed, waiting_follower.completed) == (False, True)
+
+
+def test_the_answer_to_a_followers_fetch_has_the_high_watermark_at_its_deadline() -> None:
+    cluster = ReplicaCluster(3)
+    cluster.elect(1, 1, [1, 2, 3])
+    cluster.append(1, b"a")
+    _read, waiting = parked_by(cluster, 2, Purgatory(cluster.clock))
+    cluster.catch_up(1, 3)
+    waiting.expire()
+    answers: list[FetchResponse | None] = []
+    waiting._answer.then(answers.append)
+    assert answers[0] is not None
+    assert [part.high_watermark for topic in answers[0].responses for part in topic.partitions] == [1]
+
+
+def test_a_session_that_is_used_as_a_follower_and_then_as_a_consumer_misses_no_change() -> None:
+    cluster = ReplicaCluster(2)
+    cluster.elect(1, 1, [1, 2])
+    cluster.append(1, b"a")
+    session = FetchSession(Purgatory(cluster.clock), 7, 0.0)
+    ask_from(session, 1)
+    read_by(cluster, session, replica_id=2).run()
+    assert list(cluster[1].partition.log_end_readers) == [session] and not session.dirty
+    read = read_by(cluster, session)
+    assert list(session.dirty) == [TopicPartition("t", 0)]
+    read.run()
+    partition = cluster[1].partition
+    assert (list(partition.log_end_readers), list(partition.readers)) == ([], [session])
 
 
 class CountingSession(FetchSession):

@@ -18,7 +18,7 @@ SESSION_ID = 7
 
 def named(plan: FetchPlan, broker_epoch: int) -> list[int]:
     """Return the partitions of the next request, and mark the request as answered."""
-    request, _ = plan.request(FOLLOWED, CONFIG, broker_epoch, 0)
+    request = plan.request(FOLLOWED, CONFIG, broker_epoch, 0)
     plan.answered(ErrorCode.NONE, SESSION_ID, FOLLOWED)
     return [asked.partition for topic in request.topics for asked in topic.partitions]
 

@@ -27,6 +27,7 @@ from anabranch.protocol.generated.list_offsets import (
 )
 from anabranch.protocol.records import iter_batches
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.channel import Pending
 from anabranch.runtime.real_trio import TrioNetwork
 from sim.clock import SimClock
 from tests.support.broker.replica_cluster import KEY, ReplicaCluster
@@ -113,15 +114,27 @@ class Leader:
 
     def __init__(self) -> None:
         self.seen: list[FetchRequest] = []
-        self.next_read = trio.Event()
+        self.held: Pending | None = None
 
     async def request(self, body: FetchRequest, *, version: int, timeout_s: float) -> FetchResponse:
-        self.seen.append(body)
-        next_read, self.next_read = self.next_read, trio.Event()
-        next_read.set()
-        if body.session_epoch > 0 and body.max_wait_ms > 0:
-            await self.next_read.wait()
+        self.answer_held(body)
         return FetchResponse(session_id=7)
+
+    def post(self, body: FetchRequest, *, version: int) -> Pending:
+        self.answer_held(body)
+        channel: Any = self
+        pending = Pending(channel, body.API_KEY, version)
+        if body.session_epoch > 0 and body.max_wait_ms > 0:
+            self.held = pending
+        else:
+            pending.settle(FetchResponse(session_id=7))
+        return pending
+
+    def answer_held(self, body: FetchRequest) -> None:
+        self.seen.append(body)
+        held, self.held = self.held, None
+        if held is not None:
+            held.settle(FetchResponse(session_id=7))
 
 
 @pytest.mark.trio
@@ -148,6 +161,27 @@ async def test_a_new_leader_epoch_is_followed_while_the_leader_holds_a_fetch() -
         (2, False),
         (3, True),
     ]
+
+
+@pytest.mark.trio
+async def test_a_response_is_applied_and_the_next_fetch_is_sent_while_the_response_is_received() -> None:
+    """The leader acknowledges no record before the next fetch, so no other task may run in between."""
+    cluster = ReplicaCluster()
+    cluster.elect(1, 0, [1, 2])
+    cluster.append(1, b"a")
+    data = cluster.ask(2, 1)
+    data.records = b"".join(bytes(each.buffer) for each in read_all(cluster[1].log))
+    config = FetcherConfig(2, 1 << 20, 1, 1 << 20, 3_600_000, 1.0, 30.0, flushes=False)
+    fetcher = ReplicaFetcher(1, config, cluster.clock, TrioNetwork(), lambda: None, lambda: 1, cluster.throttle)
+    leader: Any = Leader()
+    fetcher.follow(cluster[2].partition)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fetcher._serve, leader)
+        await trio.testing.wait_all_tasks_blocked()
+        leader.held.settle(answer_of(data))
+        assert cluster[2].values() == [b"a"]
+        assert [p.fetch_offset for body in leader.seen for t in body.topics for p in t.partitions] == [0, 1]
+        nursery.cancel_scope.cancel()
 
 
 def test_a_partition_in_a_full_log_dir_is_not_fetched_until_there_is_room() -> None:
@@ -222,12 +256,11 @@ def following(cluster: ReplicaCluster) -> ReplicaFetcher:
 
 
 def answer_of(data: Any) -> FetchResponse:
-    return FetchResponse(responses=[FetchableTopicResponse(topic=KEY.topic, partitions=[data])])
+    return FetchResponse(session_id=7, responses=[FetchableTopicResponse(topic=KEY.topic, partitions=[data])])
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize("leads", [True, False])
-async def test_a_new_leader_epoch_stops_the_append_of_a_large_fetch_response(leads: bool) -> None:
+def test_a_new_leader_epoch_stops_the_append_of_a_large_fetch_response(leads: bool) -> None:
     """A new leader epoch stops an append that is made in slices.
 
     The appended batches stay whole, so the new leader or its followers can compare the batches. The rest of the
@@ -236,15 +269,15 @@ async def test_a_new_leader_epoch_stops_the_append_of_a_large_fetch_response(lea
     cluster = ReplicaCluster()
     data = large_answer(cluster, 3 * PIECE_BATCHES)
     fetcher = following(cluster)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fetcher._take, None, answer_of(data), fetcher._plan._asked)
-        while cluster[2].log.log_end_offset == 0:
-            await trio.lowlevel.checkpoint()
-        assert cluster[2].log.log_end_offset in (PIECE_BATCHES, 2 * PIECE_BATCHES)
-        cluster.elect(2 if leads else 1, 1, [1, 2])
-        if leads:
-            cluster.append(2, b"new")
-        end = cluster[2].log.log_end_offset
+    channel: Any = None
+    waits = fetcher._take(channel, answer_of(data), fetcher._plan.asked)
+    next(waits)
+    assert cluster[2].log.log_end_offset == PIECE_BATCHES
+    cluster.elect(2 if leads else 1, 1, [1, 2])
+    if leads:
+        cluster.append(2, b"new")
+    end = cluster[2].log.log_end_offset
+    assert list(waits) == []
     assert cluster[2].log.log_end_offset == end
     if leads:
         assert cluster[2].values()[-1] == b"new"

@@ -118,3 +118,35 @@ async def test_close_completes_waiting_operations(autojump_clock: trio.testing.M
         await purgatory.close()
         assert probe.completed
         assert purgatory.size == 0
+
+
+class AtOnce(Probe):
+    is_checked_at_once = True
+
+
+async def test_the_end_of_a_block_checks_the_operations_that_do_not_gather_changes(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with running() as purgatory:
+        gathers, at_once = Probe(trio.current_time() + 1), AtOnce(trio.current_time() + 1)
+        many = [AtOnce(trio.current_time() + 1) for _ in range(2 * ITEMS_AT_ONCE)]
+        with purgatory:
+            for _ in range(2):
+                purgatory.changed(gathers)
+                purgatory.changed(at_once)
+            assert not at_once.looks, "the code that makes the change is not done"
+        assert (gathers.looks, at_once.looks) == (0, 1)
+        with purgatory:
+            for probe in many:
+                purgatory.changed(probe)
+        assert sum(probe.looks for probe in many) <= ITEMS_AT_ONCE, "other tasks run before the rest"
+        await trio.testing.wait_all_tasks_blocked()
+        assert [probe.looks for probe in (gathers, at_once, *many)] == [1] * (2 + len(many))
+
+
+async def test_a_block_that_changes_nothing_wakes_no_task(autojump_clock: trio.testing.MockClock) -> None:
+    async with running() as purgatory:
+        await trio.testing.wait_all_tasks_blocked()
+        with purgatory:
+            purgatory.changed(AtOnce(trio.current_time() + 1))
+        assert not purgatory._wake.is_set()
