@@ -115,6 +115,8 @@ def _write_class(
         source.line("FIELDS: ClassVar[tuple[str, ...]] = (")
         source.lines_of([f'    "{f.name}",' for f in fields])
         source.line(")")
+        if arrays := [f'"{f.name}",' for f in fields if f.is_array]:
+            source.line(f"ARRAYS: ClassVar[tuple[str, ...]] = ({' '.join(arrays)})")
         source.line("__slots__ = FIELDS")
         source.lines_of(class_lines)
         source.line()

@@ -21,6 +21,8 @@ class Struct:
 
     FIELDS: ClassVar[tuple[str, ...]] = ()
     """Names of the attributes, in the order of the field table. (A compiled class has no ``__slots__``.)"""
+    ARRAYS: ClassVar[tuple[str, ...]] = ()
+    """The names of those that have a list."""
     __hash__ = None  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> bool:
@@ -39,13 +41,13 @@ def has_more_items(message: Struct, limit: int) -> bool:
     unseen = [message]
     while unseen:
         found = unseen.pop()
-        for name in found.FIELDS:
+        for name in found.ARRAYS:
             value = getattr(found, name)
-            if type(value) is list:
+            if value:
                 count += len(value)
                 if count > limit:
                     return True
-                if value and isinstance(value[0], Struct):
+                if isinstance(value[0], Struct):
                     unseen += value
     return False
 

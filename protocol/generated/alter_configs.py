@@ -57,6 +57,7 @@ class AlterConfigsResource(Base):
         "resource_name",
         "configs",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("configs",)
     __slots__ = FIELDS
 
     def __init__(
@@ -443,6 +444,7 @@ class AlterConfigsRequest(Message):
         "resources",
         "validate_only",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("resources",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 33
     TABLE: ClassVar[str] = "alter_configs:REQUEST"
@@ -472,6 +474,7 @@ class AlterConfigsResponse(Message):
         "throttle_time_ms",
         "responses",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("responses",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 33
     TABLE: ClassVar[str] = "alter_configs:RESPONSE"

@@ -37,6 +37,7 @@ class PartitionData(Base):
         "current_isr_version",
         "new_isr_epochs",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("new_isr", "new_isr_epochs",)
     __slots__ = FIELDS
 
     def __init__(
@@ -60,6 +61,7 @@ class TopicData(Base):
         "name",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -81,6 +83,7 @@ class AlterPartitionResponsePartitionData(Base):
         "isr",
         "current_isr_version",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("isr",)
     __slots__ = FIELDS
 
     def __init__(
@@ -106,6 +109,7 @@ class AlterPartitionResponseTopicData(Base):
         "name",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -374,6 +378,7 @@ class AlterPartitionRequest(Message):
         "broker_epoch",
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 56
     TABLE: ClassVar[str] = "alter_partition:REQUEST"
@@ -402,6 +407,7 @@ class AlterPartitionResponse(Message):
         "error_code",
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 56
     TABLE: ClassVar[str] = "alter_partition:RESPONSE"

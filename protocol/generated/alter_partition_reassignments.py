@@ -25,6 +25,7 @@ class ReassignablePartition(Base):
         "partition_index",
         "replicas",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("replicas",)
     __slots__ = FIELDS
 
     def __init__(
@@ -42,6 +43,7 @@ class ReassignableTopic(Base):
         "name",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -79,6 +81,7 @@ class ReassignableTopicResponse(Base):
         "name",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -337,6 +340,7 @@ class AlterPartitionReassignmentsRequest(Message):
         "timeout_ms",
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 45
     TABLE: ClassVar[str] = "alter_partition_reassignments:REQUEST"
@@ -364,6 +368,7 @@ class AlterPartitionReassignmentsResponse(Message):
         "error_message",
         "responses",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("responses",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 45
     TABLE: ClassVar[str] = "alter_partition_reassignments:RESPONSE"

@@ -32,6 +32,7 @@ class AlterReplicaLogDirTopic(Base):
         "name",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -49,6 +50,7 @@ class AlterReplicaLogDir(Base):
         "path",
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
 
     def __init__(
@@ -83,6 +85,7 @@ class AlterReplicaLogDirTopicResult(Base):
         "topic_name",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -423,6 +426,7 @@ class AlterReplicaLogDirsRequest(Message):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "dirs",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("dirs",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 34
     TABLE: ClassVar[str] = "alter_replica_log_dirs:REQUEST"
@@ -448,6 +452,7 @@ class AlterReplicaLogDirsResponse(Message):
         "throttle_time_ms",
         "results",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("results",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 34
     TABLE: ClassVar[str] = "alter_replica_log_dirs:RESPONSE"

@@ -544,6 +544,7 @@ class ApiVersionsResponse(Message):
         "software_version",
         "background_failures",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("api_keys", "supported_features", "finalized_features", "background_failures",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 18
     TABLE: ClassVar[str] = "api_versions:RESPONSE"

@@ -62,6 +62,7 @@ class ConsumerGroupPositionRequestTopic(Base):
         "name",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -111,6 +112,7 @@ class ConsumerGroupPositionResponseTopic(Base):
         "name",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -522,6 +524,7 @@ class ConsumerGroupPositionRequest(Message):
         "poll_number",
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 25300
     TABLE: ClassVar[str] = "consumer_group_position:REQUEST"
@@ -560,6 +563,7 @@ class ConsumerGroupPositionResponse(Message):
         "answer_number",
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 25300
     TABLE: ClassVar[str] = "consumer_group_position:RESPONSE"

@@ -1135,6 +1135,7 @@ class GroupMetadataValue(Message):
         "current_state_timestamp",
         "members",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("members",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = -1
     TABLE: ClassVar[str] = "consumer_offsets:GROUP_METADATA_VALUE"

@@ -24,6 +24,7 @@ class TopicPartition(Base):
         "topic",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -498,6 +499,7 @@ class ConsumerProtocolSubscription(Message):
         "generation_id",
         "rack_id",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics", "owned_partitions",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = -1
     TABLE: ClassVar[str] = "consumer_protocol:CONSUMER_PROTOCOL_SUBSCRIPTION"
@@ -535,6 +537,7 @@ class ConsumerProtocolAssignment(Message):
         "assigned_partitions",
         "user_data",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("assigned_partitions",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = -1
     TABLE: ClassVar[str] = "consumer_protocol:CONSUMER_PROTOCOL_ASSIGNMENT"
@@ -566,6 +569,7 @@ class StickyAssignorUserData(Message):
         "previous_assignment",
         "generation",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("previous_assignment",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = -1
     TABLE: ClassVar[str] = "consumer_protocol:STICKY_ASSIGNOR_USER_DATA"

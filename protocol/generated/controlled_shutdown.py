@@ -149,6 +149,7 @@ class ControlledShutdownResponse(Message):
         "error_code",
         "remaining_partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("remaining_partitions",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 7
     TABLE: ClassVar[str] = "controlled_shutdown:RESPONSE"

@@ -360,6 +360,7 @@ class CreateAclsRequest(Message):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "creations",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("creations",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 30
     TABLE: ClassVar[str] = "create_acls:REQUEST"
@@ -387,6 +388,7 @@ class CreateAclsResponse(Message):
         "throttle_time_ms",
         "results",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("results",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 30
     TABLE: ClassVar[str] = "create_acls:RESPONSE"

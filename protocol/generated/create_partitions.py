@@ -40,6 +40,7 @@ class CreatePartitionsAssignment(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "broker_ids",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("broker_ids",)
     __slots__ = FIELDS
 
     def __init__(
@@ -58,6 +59,7 @@ class CreatePartitionsTopic(Base):
         "wants_measured",
         "wants_goal",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("assignments",)
     __slots__ = FIELDS
 
     def __init__(
@@ -573,6 +575,7 @@ class CreatePartitionsRequest(Message):
         "timeout_ms",
         "validate_only",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 37
     TABLE: ClassVar[str] = "create_partitions:REQUEST"
@@ -606,6 +609,7 @@ class CreatePartitionsResponse(Message):
         "throttle_time_ms",
         "results",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("results",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 37
     TABLE: ClassVar[str] = "create_partitions:RESPONSE"

@@ -46,6 +46,7 @@ class CreatableReplicaAssignment(Base):
         "partition_index",
         "broker_ids",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("broker_ids",)
     __slots__ = FIELDS
 
     def __init__(
@@ -83,6 +84,7 @@ class CreatableTopic(Base):
         "assignments",
         "configs",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("assignments", "configs",)
     __slots__ = FIELDS
 
     def __init__(
@@ -138,6 +140,7 @@ class CreatableTopicResult(Base):
         "replication_factor",
         "configs",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("configs",)
     __slots__ = FIELDS
 
     def __init__(
@@ -849,6 +852,7 @@ class CreateTopicsRequest(Message):
         "timeout_ms",
         "validate_only",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 19
     TABLE: ClassVar[str] = "create_topics:REQUEST"
@@ -886,6 +890,7 @@ class CreateTopicsResponse(Message):
         "throttle_time_ms",
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 19
     TABLE: ClassVar[str] = "create_topics:RESPONSE"

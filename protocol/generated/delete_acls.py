@@ -110,6 +110,7 @@ class DeleteAclsFilterResult(Base):
         "error_message",
         "matching_acls",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("matching_acls",)
     __slots__ = FIELDS
 
     def __init__(
@@ -601,6 +602,7 @@ class DeleteAclsRequest(Message):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "filters",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("filters",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 31
     TABLE: ClassVar[str] = "delete_acls:REQUEST"
@@ -628,6 +630,7 @@ class DeleteAclsResponse(Message):
         "throttle_time_ms",
         "filter_results",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("filter_results",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 31
     TABLE: ClassVar[str] = "delete_acls:RESPONSE"

@@ -233,6 +233,7 @@ class DeleteGroupsRequest(Message):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "groups_names",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("groups_names",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 42
     TABLE: ClassVar[str] = "delete_groups:REQUEST"
@@ -260,6 +261,7 @@ class DeleteGroupsResponse(Message):
         "throttle_time_ms",
         "results",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("results",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 42
     TABLE: ClassVar[str] = "delete_groups:RESPONSE"

@@ -58,6 +58,7 @@ class DeleteRecordsTopic(Base):
         "name",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -95,6 +96,7 @@ class DeleteRecordsTopicResult(Base):
         "name",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -419,6 +421,7 @@ class DeleteRecordsRequest(Message):
         "topics",
         "timeout_ms",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 21
     TABLE: ClassVar[str] = "delete_records:REQUEST"
@@ -448,6 +451,7 @@ class DeleteRecordsResponse(Message):
         "throttle_time_ms",
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 21
     TABLE: ClassVar[str] = "delete_records:RESPONSE"

@@ -523,6 +523,7 @@ class DeleteTopicsRequest(Message):
         "topic_names",
         "timeout_ms",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics", "topic_names",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 20
     TABLE: ClassVar[str] = "delete_topics:REQUEST"
@@ -560,6 +561,7 @@ class DeleteTopicsResponse(Message):
         "throttle_time_ms",
         "responses",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("responses",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 20
     TABLE: ClassVar[str] = "delete_topics:RESPONSE"

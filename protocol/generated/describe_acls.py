@@ -64,6 +64,7 @@ class DescribeAclsResource(Base):
         "pattern_type",
         "acls",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("acls",)
     __slots__ = FIELDS
 
     def __init__(
@@ -527,6 +528,7 @@ class DescribeAclsResponse(Message):
         "error_message",
         "resources",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("resources",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 29
     TABLE: ClassVar[str] = "describe_acls:RESPONSE"

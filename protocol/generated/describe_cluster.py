@@ -429,6 +429,7 @@ class DescribeClusterResponse(Message):
         "active_controller",
         "running_controllers",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("brokers", "running_controllers",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 60
     TABLE: ClassVar[str] = "describe_cluster:RESPONSE"

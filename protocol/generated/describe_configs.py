@@ -49,6 +49,7 @@ class DescribeConfigsResource(Base):
         "resource_name",
         "configuration_keys",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("configuration_keys",)
     __slots__ = FIELDS
 
     def __init__(
@@ -94,6 +95,7 @@ class DescribeConfigsResourceResult(Base):
         "config_type",
         "documentation",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("synonyms",)
     __slots__ = FIELDS
 
     def __init__(
@@ -126,6 +128,7 @@ class DescribeConfigsResult(Base):
         "resource_name",
         "configs",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("configs",)
     __slots__ = FIELDS
 
     def __init__(
@@ -920,6 +923,7 @@ class DescribeConfigsRequest(Message):
         "include_synonyms",
         "include_documentation",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("resources",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 32
     TABLE: ClassVar[str] = "describe_configs:REQUEST"
@@ -953,6 +957,7 @@ class DescribeConfigsResponse(Message):
         "throttle_time_ms",
         "results",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("results",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 32
     TABLE: ClassVar[str] = "describe_configs:RESPONSE"

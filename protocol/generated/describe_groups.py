@@ -81,6 +81,7 @@ class DescribedGroup(Base):
         "members",
         "authorized_operations",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("members",)
     __slots__ = FIELDS
 
     def __init__(
@@ -1093,6 +1094,7 @@ class DescribeGroupsRequest(Message):
         "groups",
         "include_authorized_operations",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("groups",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 15
     TABLE: ClassVar[str] = "describe_groups:REQUEST"
@@ -1128,6 +1130,7 @@ class DescribeGroupsResponse(Message):
         "throttle_time_ms",
         "groups",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("groups",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 15
     TABLE: ClassVar[str] = "describe_groups:RESPONSE"

@@ -42,6 +42,7 @@ class DescribableLogDirTopic(Base):
         "topic",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -114,6 +115,7 @@ class DescribeLogDirsTopic(Base):
         "name",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -134,6 +136,7 @@ class DescribeLogDirsResult(Base):
         "total_bytes",
         "usable_bytes",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
 
     def __init__(
@@ -847,6 +850,7 @@ class DescribeLogDirsRequest(Message):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 35
     TABLE: ClassVar[str] = "describe_log_dirs:REQUEST"
@@ -877,6 +881,7 @@ class DescribeLogDirsResponse(Message):
         "error_code",
         "results",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("results",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 35
     TABLE: ClassVar[str] = "describe_log_dirs:RESPONSE"

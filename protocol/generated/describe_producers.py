@@ -31,6 +31,7 @@ class TopicRequest(Base):
         "name",
         "partition_indexes",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partition_indexes",)
     __slots__ = FIELDS
 
     def __init__(
@@ -81,6 +82,7 @@ class PartitionResponse(Base):
         "kept",
         "active_producers",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("active_producers",)
     __slots__ = FIELDS
 
     def __init__(
@@ -106,6 +108,7 @@ class TopicResponse(Base):
         "name",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -430,6 +433,7 @@ class DescribeProducersRequest(Message):
         "topics",
         "without_records",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 61
     TABLE: ClassVar[str] = "describe_producers:REQUEST"
@@ -455,6 +459,7 @@ class DescribeProducersResponse(Message):
         "throttle_time_ms",
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 61
     TABLE: ClassVar[str] = "describe_producers:RESPONSE"

@@ -25,6 +25,7 @@ class DescribeWithheldRequestTopic(Base):
         "name",
         "partition_indexes",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partition_indexes",)
     __slots__ = FIELDS
 
     def __init__(
@@ -77,6 +78,7 @@ class DescribeWithheldResponsePartition(Base):
         "served_epoch",
         "waits",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("waits",)
     __slots__ = FIELDS
 
     def __init__(
@@ -100,6 +102,7 @@ class DescribeWithheldResponseTopic(Base):
         "name",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -327,6 +330,7 @@ class DescribeWithheldRequest(Message):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 25303
     TABLE: ClassVar[str] = "describe_withheld:REQUEST"
@@ -349,6 +353,7 @@ class DescribeWithheldResponse(Message):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 25303
     TABLE: ClassVar[str] = "describe_withheld:RESPONSE"

@@ -40,6 +40,7 @@ class TopicPartitions(Base):
         "topic",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -77,6 +78,7 @@ class ReplicaElectionResult(Base):
         "topic",
         "partition_result",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partition_result",)
     __slots__ = FIELDS
 
     def __init__(
@@ -531,6 +533,7 @@ class ElectLeadersRequest(Message):
         "topic_partitions",
         "timeout_ms",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topic_partitions",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 43
     TABLE: ClassVar[str] = "elect_leaders:REQUEST"
@@ -563,6 +566,7 @@ class ElectLeadersResponse(Message):
         "error_code",
         "replica_election_results",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("replica_election_results",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 43
     TABLE: ClassVar[str] = "elect_leaders:RESPONSE"

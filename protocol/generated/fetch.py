@@ -96,6 +96,7 @@ class FetchTopic(Base):
         "topic",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -113,6 +114,7 @@ class ForgottenTopic(Base):
         "topic",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -207,6 +209,7 @@ class PartitionData(Base):
         "preferred_read_replica",
         "records",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("aborted_transactions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -242,6 +245,7 @@ class FetchableTopicResponse(Base):
         "topic",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -1562,6 +1566,7 @@ class FetchRequest(Message):
         "rack_id",
         "replica_epoch",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics", "forgotten_topics_data",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 1
     TABLE: ClassVar[str] = "fetch:REQUEST"
@@ -1625,6 +1630,7 @@ class FetchResponse(Message):
         "session_id",
         "responses",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("responses",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 1
     TABLE: ClassVar[str] = "fetch:RESPONSE"

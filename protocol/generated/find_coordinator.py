@@ -476,6 +476,7 @@ class FindCoordinatorRequest(Message):
         "key_type",
         "coordinator_keys",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("coordinator_keys",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 10
     TABLE: ClassVar[str] = "find_coordinator:REQUEST"
@@ -516,6 +517,7 @@ class FindCoordinatorResponse(Message):
         "port",
         "coordinators",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("coordinators",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 10
     TABLE: ClassVar[str] = "find_coordinator:RESPONSE"

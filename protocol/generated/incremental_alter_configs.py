@@ -60,6 +60,7 @@ class AlterConfigsResource(Base):
         "resource_name",
         "configs",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("configs",)
     __slots__ = FIELDS
 
     def __init__(
@@ -449,6 +450,7 @@ class IncrementalAlterConfigsRequest(Message):
         "resources",
         "validate_only",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("resources",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 44
     TABLE: ClassVar[str] = "incremental_alter_configs:REQUEST"
@@ -476,6 +478,7 @@ class IncrementalAlterConfigsResponse(Message):
         "throttle_time_ms",
         "responses",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("responses",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 44
     TABLE: ClassVar[str] = "incremental_alter_configs:RESPONSE"

@@ -1099,6 +1099,7 @@ class JoinGroupRequest(Message):
         "protocol_type",
         "protocols",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("protocols",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 11
     TABLE: ClassVar[str] = "join_group:REQUEST"
@@ -1154,6 +1155,7 @@ class JoinGroupResponse(Message):
         "member_id",
         "members",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("members",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 11
     TABLE: ClassVar[str] = "join_group:RESPONSE"

@@ -58,6 +58,7 @@ class LeaderAndIsrPartitionState(Base):
         "layout_version",
         "base_offset",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("isr", "replicas", "adding_replicas", "removing_replicas",)
     __slots__ = FIELDS
 
     def __init__(
@@ -104,6 +105,7 @@ class LeaderAndIsrTopicState(Base):
         "topic_id",
         "partition_states",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partition_states",)
     __slots__ = FIELDS
 
     def __init__(
@@ -163,6 +165,7 @@ class LeaderAndIsrTopicError(Base):
         "topic_id",
         "partition_errors",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partition_errors",)
     __slots__ = FIELDS
 
     def __init__(
@@ -652,6 +655,7 @@ class LeaderAndIsrRequest(Message):
         "topic_states",
         "live_leaders",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topic_states", "live_leaders",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 4
     TABLE: ClassVar[str] = "leader_and_isr:REQUEST"
@@ -687,6 +691,7 @@ class LeaderAndIsrResponse(Message):
         "error_code",
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 4
     TABLE: ClassVar[str] = "leader_and_isr:RESPONSE"

@@ -447,6 +447,7 @@ class LeaveGroupRequest(Message):
         "member_id",
         "members",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("members",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 13
     TABLE: ClassVar[str] = "leave_group:REQUEST"
@@ -483,6 +484,7 @@ class LeaveGroupResponse(Message):
         "error_code",
         "members",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("members",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 13
     TABLE: ClassVar[str] = "leave_group:RESPONSE"

@@ -405,6 +405,7 @@ class ListGroupsRequest(Message):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "states_filter",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("states_filter",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 16
     TABLE: ClassVar[str] = "list_groups:REQUEST"
@@ -437,6 +438,7 @@ class ListGroupsResponse(Message):
         "error_code",
         "groups",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("groups",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 16
     TABLE: ClassVar[str] = "list_groups:RESPONSE"

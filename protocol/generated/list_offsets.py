@@ -69,6 +69,7 @@ class ListOffsetsTopic(Base):
         "name",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -112,6 +113,7 @@ class ListOffsetsTopicResponse(Base):
         "name",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -665,6 +667,7 @@ class ListOffsetsRequest(Message):
         "has_no_room",
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 2
     TABLE: ClassVar[str] = "list_offsets:REQUEST"
@@ -710,6 +713,7 @@ class ListOffsetsResponse(Message):
         "throttle_time_ms",
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 2
     TABLE: ClassVar[str] = "list_offsets:RESPONSE"

@@ -25,6 +25,7 @@ class ListPartitionReassignmentsTopics(Base):
         "name",
         "partition_indexes",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partition_indexes",)
     __slots__ = FIELDS
 
     def __init__(
@@ -44,6 +45,7 @@ class OngoingPartitionReassignment(Base):
         "adding_replicas",
         "removing_replicas",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("replicas", "adding_replicas", "removing_replicas",)
     __slots__ = FIELDS
 
     def __init__(
@@ -65,6 +67,7 @@ class OngoingTopicReassignment(Base):
         "name",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -322,6 +325,7 @@ class ListPartitionReassignmentsRequest(Message):
         "timeout_ms",
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 46
     TABLE: ClassVar[str] = "list_partition_reassignments:REQUEST"
@@ -349,6 +353,7 @@ class ListPartitionReassignmentsResponse(Message):
         "error_message",
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 46
     TABLE: ClassVar[str] = "list_partition_reassignments:RESPONSE"

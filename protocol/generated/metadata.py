@@ -108,6 +108,7 @@ class MetadataResponsePartition(Base):
         "offline_replicas",
         "incarnation",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("replica_nodes", "isr_nodes", "offline_replicas",)
     __slots__ = FIELDS
 
     def __init__(
@@ -146,6 +147,7 @@ class MetadataResponseTopic(Base):
         "layout_version",
         "topic_incarnation",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -2816,6 +2818,7 @@ class MetadataRequest(Message):
         "include_cluster_authorized_operations",
         "include_topic_authorized_operations",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 3
     TABLE: ClassVar[str] = "metadata:REQUEST"
@@ -2873,6 +2876,7 @@ class MetadataResponse(Message):
         "topics",
         "cluster_authorized_operations",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("brokers", "topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 3
     TABLE: ClassVar[str] = "metadata:RESPONSE"

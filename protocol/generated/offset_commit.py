@@ -75,6 +75,7 @@ class OffsetCommitRequestTopic(Base):
         "name",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -112,6 +113,7 @@ class OffsetCommitResponseTopic(Base):
         "name",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -931,6 +933,7 @@ class OffsetCommitRequest(Message):
         "retention_time_ms",
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 8
     TABLE: ClassVar[str] = "offset_commit:REQUEST"
@@ -976,6 +979,7 @@ class OffsetCommitResponse(Message):
         "throttle_time_ms",
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 8
     TABLE: ClassVar[str] = "offset_commit:RESPONSE"

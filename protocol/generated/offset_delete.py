@@ -40,6 +40,7 @@ class OffsetDeleteRequestTopic(Base):
         "name",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -74,6 +75,7 @@ class OffsetDeleteResponseTopic(Base):
         "name",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -207,6 +209,7 @@ class OffsetDeleteRequest(Message):
         "group_id",
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 47
     TABLE: ClassVar[str] = "offset_delete:REQUEST"
@@ -233,6 +236,7 @@ class OffsetDeleteResponse(Message):
         "throttle_time_ms",
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 47
     TABLE: ClassVar[str] = "offset_delete:RESPONSE"

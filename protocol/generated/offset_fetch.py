@@ -44,6 +44,7 @@ class OffsetFetchRequestTopic(Base):
         "name",
         "partition_indexes",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partition_indexes",)
     __slots__ = FIELDS
 
     def __init__(
@@ -61,6 +62,7 @@ class OffsetFetchRequestTopics(Base):
         "name",
         "partition_indexes",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partition_indexes",)
     __slots__ = FIELDS
 
     def __init__(
@@ -78,6 +80,7 @@ class OffsetFetchRequestGroup(Base):
         "group_id",
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
 
     def __init__(
@@ -124,6 +127,7 @@ class OffsetFetchResponseTopic(Base):
         "name",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -170,6 +174,7 @@ class OffsetFetchResponseTopics(Base):
         "name",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -188,6 +193,7 @@ class OffsetFetchResponseGroup(Base):
         "topics",
         "error_code",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
 
     def __init__(
@@ -1277,6 +1283,7 @@ class OffsetFetchRequest(Message):
         "groups",
         "require_stable",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics", "groups",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 9
     TABLE: ClassVar[str] = "offset_fetch:REQUEST"
@@ -1322,6 +1329,7 @@ class OffsetFetchResponse(Message):
         "error_code",
         "groups",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics", "groups",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 9
     TABLE: ClassVar[str] = "offset_fetch:RESPONSE"

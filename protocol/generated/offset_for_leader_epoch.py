@@ -56,6 +56,7 @@ class OffsetForLeaderTopic(Base):
         "topic",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -96,6 +97,7 @@ class OffsetForLeaderTopicResult(Base):
         "topic",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -452,6 +454,7 @@ class OffsetForLeaderEpochRequest(Message):
         "replica_id",
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 23
     TABLE: ClassVar[str] = "offset_for_leader_epoch:REQUEST"
@@ -481,6 +484,7 @@ class OffsetForLeaderEpochResponse(Message):
         "throttle_time_ms",
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 23
     TABLE: ClassVar[str] = "offset_for_leader_epoch:RESPONSE"

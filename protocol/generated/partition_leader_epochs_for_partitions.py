@@ -48,6 +48,7 @@ class PartitionLeaderEpochsForPartitionsRequestTopic(Base):
         "topic_incarnation",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -85,6 +86,7 @@ class PartitionLeaderEpochsForPartitionsResponseEntry(Base):
         "written_ms",
         "losers",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("losers",)
     __slots__ = FIELDS
 
     def __init__(
@@ -110,6 +112,7 @@ class PartitionLeaderEpochsForPartitionsResponsePartition(Base):
         "over_end_offset",
         "lineage",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("lineage",)
     __slots__ = FIELDS
 
     def __init__(
@@ -140,6 +143,7 @@ class PartitionLeaderEpochsForPartitionsResponseTopic(Base):
         "topic_incarnation",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -472,6 +476,7 @@ class PartitionLeaderEpochsForPartitionsRequest(Message):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 25301
     TABLE: ClassVar[str] = "partition_leader_epochs_for_partitions:REQUEST"
@@ -495,6 +500,7 @@ class PartitionLeaderEpochsForPartitionsResponse(Message):
         "throttle_time_ms",
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 25301
     TABLE: ClassVar[str] = "partition_leader_epochs_for_partitions:RESPONSE"

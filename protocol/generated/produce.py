@@ -66,6 +66,7 @@ class TopicProduceData(Base):
         "undeleted_partition_count",
         "layout_version",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partition_data",)
     __slots__ = FIELDS
 
     def __init__(
@@ -109,6 +110,7 @@ class PartitionProduceResponse(Base):
         "record_errors",
         "error_message",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("record_errors",)
     __slots__ = FIELDS
 
     def __init__(
@@ -136,6 +138,7 @@ class TopicProduceResponse(Base):
         "name",
         "partition_responses",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partition_responses",)
     __slots__ = FIELDS
 
     def __init__(
@@ -968,6 +971,7 @@ class ProduceRequest(Message):
         "timeout_ms",
         "topic_data",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topic_data",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 0
     TABLE: ClassVar[str] = "produce:REQUEST"
@@ -1015,6 +1019,7 @@ class ProduceResponse(Message):
         "responses",
         "throttle_time_ms",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("responses",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 0
     TABLE: ClassVar[str] = "produce:RESPONSE"

@@ -103,6 +103,7 @@ class SaslHandshakeResponse(Message):
         "error_code",
         "mechanisms",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("mechanisms",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 17
     TABLE: ClassVar[str] = "sasl_handshake:RESPONSE"

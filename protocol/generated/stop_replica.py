@@ -64,6 +64,7 @@ class StopReplicaTopicV1(Base):
         "name",
         "partition_indexes",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partition_indexes",)
     __slots__ = FIELDS
 
     def __init__(
@@ -104,6 +105,7 @@ class StopReplicaTopicState(Base):
         "topic_name",
         "partition_states",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partition_states",)
     __slots__ = FIELDS
 
     def __init__(
@@ -640,6 +642,7 @@ class StopReplicaRequest(Message):
         "topics",
         "topic_states",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("ungrouped_partitions", "topics", "topic_states",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 5
     TABLE: ClassVar[str] = "stop_replica:REQUEST"
@@ -681,6 +684,7 @@ class StopReplicaResponse(Message):
         "error_code",
         "partition_errors",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partition_errors",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 5
     TABLE: ClassVar[str] = "stop_replica:RESPONSE"

@@ -690,6 +690,7 @@ class SyncGroupRequest(Message):
         "protocol_name",
         "assignments",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("assignments",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 14
     TABLE: ClassVar[str] = "sync_group:REQUEST"

@@ -57,6 +57,7 @@ class TopicReadersRequestTopic(Base):
         "partition_indexes",
         "questions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partition_indexes", "questions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -124,6 +125,7 @@ class TopicReadersResponseGroup(Base):
         "unreadable_member",
         "partitions",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partitions",)
     __slots__ = FIELDS
 
     def __init__(
@@ -151,6 +153,7 @@ class TopicReadersResponseTopic(Base):
         "name",
         "groups",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("groups",)
     __slots__ = FIELDS
 
     def __init__(
@@ -641,6 +644,7 @@ class TopicReadersRequest(Message):
         "topics",
         "group_ids",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topics", "group_ids",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 25302
     TABLE: ClassVar[str] = "topic_readers:REQUEST"
@@ -667,6 +671,7 @@ class TopicReadersResponse(Message):
         "coordinators",
         "topics",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("coordinators", "topics",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 25302
     TABLE: ClassVar[str] = "topic_readers:RESPONSE"

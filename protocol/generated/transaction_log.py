@@ -33,6 +33,7 @@ class TransactionPartitions(Base):
         "topic",
         "partition_ids",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partition_ids",)
     __slots__ = FIELDS
 
     def __init__(
@@ -245,6 +246,7 @@ class TransactionLogValue(Message):
         "transaction_last_update_timestamp_ms",
         "transaction_start_timestamp_ms",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("transaction_partitions",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = -1
     TABLE: ClassVar[str] = "transaction_log:TRANSACTION_LOG_VALUE"

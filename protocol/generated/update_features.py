@@ -345,6 +345,7 @@ class UpdateFeaturesRequest(Message):
         "feature_updates",
         "validate_only",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("feature_updates",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 57
     TABLE: ClassVar[str] = "update_features:REQUEST"
@@ -377,6 +378,7 @@ class UpdateFeaturesResponse(Message):
         "results",
         "features_epoch",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("results",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 57
     TABLE: ClassVar[str] = "update_features:RESPONSE"

@@ -76,6 +76,7 @@ class UpdateMetadataPartitionState(Base):
         "base_offset",
         "retained",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("isr", "replicas", "offline_replicas",)
     __slots__ = FIELDS
 
     def __init__(
@@ -121,6 +122,7 @@ class UpdateMetadataTopicState(Base):
         "announced_leaders",
         "wants_appended_bytes",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("partition_states", "announced_leaders",)
     __slots__ = FIELDS
 
     def __init__(
@@ -182,6 +184,7 @@ class UpdateMetadataBroker(Base):
         "endpoints",
         "rack",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("endpoints",)
     __slots__ = FIELDS
 
     def __init__(
@@ -921,6 +924,7 @@ class UpdateMetadataRequest(Message):
         "topic_states",
         "live_brokers",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("topic_states", "live_brokers",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 6
     TABLE: ClassVar[str] = "update_metadata:REQUEST"
@@ -953,6 +957,7 @@ class UpdateMetadataResponse(Message):
         "appended_bytes",
         "stock_producers",
     )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("appended_bytes", "stock_producers",)
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 6
     TABLE: ClassVar[str] = "update_metadata:RESPONSE"
