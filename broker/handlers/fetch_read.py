@@ -21,12 +21,7 @@ from anabranch.protocol.generated.fetch import (
     FetchResponse,
     PartitionData,
 )
-from anabranch.protocol.sentinels import (
-    CONSUMER_REPLICA_ID,
-    DEBUGGING_CONSUMER_REPLICA_ID,
-    INVALID_SESSION_ID,
-    NO_OFFSET,
-)
+from anabranch.protocol.sentinels import DEBUGGING_CONSUMER_REPLICA_ID, INVALID_SESSION_ID, NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 
 
@@ -83,7 +78,7 @@ class FetchRead:
         self._offset_counts: dict[TopicPartition, int] = {}
         """The number of offsets in the records of each result."""
         self.target = target
-        target.read_up_to(log_end=limits.replica_id != CONSUMER_REPLICA_ID)
+        target.read_up_to(log_end=limits.is_follower or limits.replica_id == DEBUGGING_CONSUMER_REPLICA_ID)
         self.withheld: set[TopicPartition] = set()
         """Partitions whose records are withheld from the consumer, to keep the order of keys."""
         self.size_bytes = 0
@@ -124,7 +119,7 @@ class FetchRead:
 
     def _begin(self) -> list[TopicPartition]:
         dirty = self.target.dirty
-        self.target.has_moved = False
+        self.target.has_changed = False
         self.size_bytes = sum([_size(result) for key, result in self._results.items() if key not in dirty])
         return list(dirty)
 

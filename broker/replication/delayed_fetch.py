@@ -84,7 +84,7 @@ class DelayedFetch(DelayedOperation):
         read = self._read
         if read is None:
             return
-        if read.target.has_moved:
+        if read.target.has_changed:
             read.run()
         self._finish(read)
 

@@ -72,7 +72,7 @@ class FetchTarget:
         "_watched",
         "delayed",
         "dirty",
-        "has_moved",
+        "has_changed",
         "is_abandoned",
         "is_read",
         "partitions",
@@ -91,8 +91,8 @@ class FetchTarget:
         self.delayed: DelayedOperation | None = None
         self._watched: dict[TopicPartition, Partition] = {}
         self._reads_log_end = False
-        self.has_moved = False
-        """Whether a high watermark has moved alone since the last read. The waiting fetch is not woken for it."""
+        self.has_changed = False
+        """Whether a partition has changed since the last read. The waiting fetch need not have been woken for it."""
         self.is_abandoned = False
         """Whether the client is gone, so that a fetch must not wait."""
 
@@ -158,12 +158,13 @@ class FetchTarget:
     def partition_changed(self, key: TopicPartition) -> None:
         self._watched.pop(key, None)
         self.dirty[key] = None
+        self.has_changed = True
         if self.delayed is not None:
             self._purgatory.changed(self.delayed)
 
     def high_watermark_moved(self, key: TopicPartition) -> None:
         self.dirty[key] = None
-        self.has_moved = True
+        self.has_changed = True
 
     def answer_parked(self) -> None:
         """Answer the waiting fetch, if there is one, with the present records, because its client sent a new request.

@@ -245,9 +245,16 @@ class ReplicaFetcher:
         """Send the next request. ``_received`` is called with its response."""
         self._due_at = now + self._config.socket_timeout_s + wait_ms / 1000
         sent = self._sent = channel.post(self._request(wait_ms), version=FETCH_VERSION)
-        sent.on_settled = partial(self._received, channel)
+        sent.on_settled = partial(self._settled, channel)
         if sent.settled:
+            self._settled(channel)
+
+    def _settled(self, channel: Channel) -> None:
+        try:
             self._received(channel)
+        except Exception as error:  # any error: it belongs to the fetcher's task, not to the channel's
+            self._waits = iter([partial(_fail, error)])
+            self._stopped.set()
 
     def _received(self, channel: Channel) -> None:
         """Apply a response and send the next request, up to where something has to be waited for."""

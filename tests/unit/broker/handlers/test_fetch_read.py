@@ -167,6 +167,21 @@ def test_the_answer_to_a_followers_fetch_has_the_high_watermark_at_its_deadline(
     assert [part.high_watermark for topic in answers[0].responses for part in topic.partitions] == [1]
 
 
+@pytest.mark.parametrize(("replica_id", "replicas"), [(-1, [1]), (2, [1, 2])])
+def test_the_answer_at_the_deadline_has_records_of_the_same_turn(replica_id: int, replicas: list[int]) -> None:
+    """The deadline may be delivered before the change."""
+    cluster = ReplicaCluster(len(replicas))
+    cluster.elect(1, 1, replicas)
+    cluster.append(1, b"a")
+    _read, waiting = parked_by(cluster, replica_id, Purgatory(cluster.clock))
+    cluster.append(1, b"b")
+    waiting.expire()
+    answers: list[FetchResponse | None] = []
+    waiting._answer.then(answers.append)
+    assert answers[0] is not None
+    assert [bool(part.records) for topic in answers[0].responses for part in topic.partitions] == [True]
+
+
 def test_a_session_that_is_used_as_a_follower_and_then_as_a_consumer_misses_no_change() -> None:
     cluster = ReplicaCluster(2)
     cluster.elect(1, 1, [1, 2])

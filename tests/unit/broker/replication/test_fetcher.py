@@ -15,7 +15,7 @@ from anabranch.broker.handlers import describe_producers
 from anabranch.broker.log.pieces import PIECE_BATCHES, PIECE_BYTES, pieces_of
 from anabranch.broker.replication.fetcher import FULL_RETRY_S, ReplicaFetcher
 from anabranch.broker.replication.fetcher_config import FetcherConfig
-from anabranch.broker.replication.follower import FetchOutcome
+from anabranch.broker.replication.follower import FetchOutcome, FollowedPartition
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.describe_producers import DescribeProducersRequest
 from anabranch.protocol.generated.fetch import FetchableTopicResponse, FetchRequest, FetchResponse
@@ -182,6 +182,39 @@ async def test_a_response_is_applied_and_the_next_fetch_is_sent_while_the_respon
         assert cluster[2].values() == [b"a"]
         assert [p.fetch_offset for body in leader.seen for t in body.topics for p in t.partitions] == [0, 1]
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_an_error_while_a_response_is_applied_ends_the_connection_of_the_fetcher(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The response is applied in the channel's task, but the fetcher's task has to know of the error."""
+    cluster = ReplicaCluster()
+    cluster.elect(1, 0, [1, 2])
+    data = cluster.ask(2, 1)
+    config = FetcherConfig(2, 1 << 20, 1, 1 << 20, 3_600_000, 1.0, 30.0, flushes=False)
+    fetcher = ReplicaFetcher(1, config, cluster.clock, TrioNetwork(), lambda: None, lambda: 1, cluster.throttle)
+    leader: Any = Leader()
+    fetcher.follow(cluster[2].partition)
+
+    errors: list[str] = []
+
+    def fail(*_: object) -> None:
+        raise OSError("no such disk")
+
+    async def serve() -> None:
+        try:
+            await fetcher._serve(leader)
+        except OSError as error:
+            errors.append(str(error))
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve)
+            await trio.testing.wait_all_tasks_blocked()
+            monkeypatch.setattr(FollowedPartition, "is_current", property(fail))
+            leader.held.settle(answer_of(data))
+    assert errors == ["no such disk"]
 
 
 def test_a_partition_in_a_full_log_dir_is_not_fetched_until_there_is_room() -> None:
