@@ -153,10 +153,15 @@ class LogManager:
                 directory.close()
 
     def _describe_closed(self, directory: LogDirectory) -> Iterator[tuple[str, ClosedLog]]:
-        """The facts about the closed logs of a log dir that spare the next start their files. Raises ``OSError``."""
+        """The facts about the closed logs of a log dir that spare the next start their files."""
         assert self._env.storage is not None
         for log in directory.logs.values():
-            if (known := describe(self._env.storage, log)) is not None:
+            try:
+                known = describe(self._env.storage, log)
+            except OSError as error:
+                logger.warning("log.not_described", partition=str(log.partition), error=str(error))
+                continue
+            if known is not None:
                 yield directory_name(log.partition), known
 
     def close_at_once(self) -> None:
@@ -257,6 +262,8 @@ class LogManager:
         self._logs.add(log, directory)
         log.on_flush_needed = self._flusher.want
         log.on_files_deleted = self.maintenance.files_deleted
+        if log.has_deleted_files:
+            self.maintenance.files_deleted(log)
         log.on_log_start_moved = self.checkpoints.log_start_moved
         log.on_truncated = self.checkpoints.truncated
         log.call_when_disk_full(self._disk_full)

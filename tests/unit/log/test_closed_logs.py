@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.log import directory_loader
+from anabranch.broker.log import directory_loader, log_manager
 from anabranch.broker.log.layout_history import LayoutEntry
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
@@ -174,4 +174,26 @@ async def test_a_log_with_unfinished_work_has_no_facts(
     await manager.shutdown()
     manager = await start(log_fixture)
     assert read_logs == [A]
+    manager.close_at_once()
+
+
+async def test_only_the_log_that_cannot_be_described_at_the_stop_is_read_at_the_start(
+    log_fixture: LogFixture, read_logs: list[TopicPartition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = await start(log_fixture)
+    fill(manager)
+    original = log_manager.describe
+
+    def broken(storage: Any, log: PartitionLog) -> Any:
+        if log.partition == A:
+            raise OSError("cannot list the directory")
+        return original(storage, log)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log_manager, "describe", broken)
+        await manager.shutdown()
+    manager = await start(log_fixture)
+    assert read_logs == [A]
+    log = manager.get(A)
+    assert log is not None and values(log)
     manager.close_at_once()

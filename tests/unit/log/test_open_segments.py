@@ -176,6 +176,20 @@ async def test_a_log_without_recent_appends_holds_no_descriptor(log_fixture: Log
     manager.close_at_once()
 
 
+async def test_a_log_that_had_deleted_segments_before_it_was_hosted_is_asked_for_files_to_remove(
+    log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recovery, and the copy of a log to another log dir, delete segments too."""
+    manager = await start(log_fixture, limit=1)
+    asked: list[TopicPartition] = []
+    monkeypatch.setattr(PartitionLog, "has_deleted_files", property(lambda log: log.partition not in asked))
+    monkeypatch.setattr(PartitionLog, "remove_due_files", lambda log: asked.append(log.partition))
+    manager.create(A, TOPIC_ID, 1)
+    await manager.maintenance.remove_deleted()
+    assert asked == [A]
+    manager.close_at_once()
+
+
 async def test_only_logs_with_deleted_segments_are_asked_for_files_to_remove(
     log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
