@@ -15,30 +15,17 @@ from anabranch import Admin, Consumer, Producer
 from anabranch.protocol.api_keys import API, ApiKey
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.framing import Request, ServerConnection, encode_response
-from anabranch.protocol.generated.api_versions import ApiVersion, ApiVersionsResponse
-from anabranch.protocol.generated.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from anabranch.protocol.generated.api_versions import ApiVersionsResponse
+from anabranch.protocol.generated.fetch import FetchResponse
 from anabranch.protocol.generated.init_producer_id import InitProducerIdResponse
-from anabranch.protocol.generated.list_offsets import (
-    ListOffsetsPartitionResponse,
-    ListOffsetsResponse,
-    ListOffsetsTopicResponse,
-)
-from anabranch.protocol.generated.metadata import (
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
-from anabranch.protocol.generated.produce import (
-    BatchIndexAndErrorMessage,
-    PartitionProduceResponse,
-    ProduceResponse,
-    TopicProduceResponse,
-)
+from anabranch.protocol.generated.list_offsets import ListOffsetsResponse
+from anabranch.protocol.generated.metadata import MetadataResponse
+from anabranch.protocol.generated.produce import ProduceResponse
 from anabranch.protocol.records import RecordBatch, set_base_offset
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env, Stream
 from anabranch.runtime.real_anyio import client_env
+from tests.support.protocol.messages import answered, by_partition, message
 
 SERVED = (
     ApiKey.PRODUCE,
@@ -123,7 +110,7 @@ class FakeBroker:
         self.enforced: dict[TopicPartition, tuple[int, int]] = {}
         """By partition: tagged batches are accepted only with this undeleted partition count and layout version."""
         self.answers: dict[ApiKey, Callable[[Any], Any]] = {}
-        """Functions that answer further APIs. Each gets the request body, and may be async."""
+        """Functions that answer APIs, also in place of this broker. Each gets the request body, and may be async."""
         self.max_versions: dict[ApiKey, int] = {}
         """The highest API versions of an older broker."""
         self.requests: list[Request] = []
@@ -233,17 +220,15 @@ class FakeBroker:
 
     async def _answer(self, request: Request) -> Any:
         body = request.body
+        answer = self.answers.get(ApiKey(request.header.api_key))
+        if answer is not None:
+            found = answer(body)
+            return await found if inspect.isawaitable(found) else found
         match request.header.api_key:
             case ApiKey.API_VERSIONS:
-                keys = [
-                    ApiVersion(
-                        api_key=k,
-                        min_version=API[k].min_version,
-                        max_version=self.max_versions.get(k, API[k].max_version),
-                    )
-                    for k in (*SERVED, *self.answers)
-                ]
-                return ApiVersionsResponse(api_keys=keys)
+                tops = {k: self.max_versions.get(k, API[k].max_version) for k in (*SERVED, *self.answers)}
+                keys = [{"api_key": k, "min_version": API[k].min_version, "max_version": tops[k]} for k in tops]
+                return message(ApiVersionsResponse, api_keys=keys)
             case ApiKey.METADATA:
                 return self._metadata(body)
             case ApiKey.INIT_PRODUCER_ID:
@@ -255,44 +240,32 @@ class FakeBroker:
                 return await self._fetch(body)
             case ApiKey.LIST_OFFSETS:
                 return self._list_offsets(body)
-        answer = self.answers.get(request.header.api_key)
-        if answer is not None:
-            found = answer(body)
-            return await found if inspect.isawaitable(found) else found
         raise AssertionError(f"not served: {request.header}")
 
     def _metadata(self, body: Any) -> MetadataResponse:
         names = list(self.topics) if body.topics is None else [t.name for t in body.topics]
-        topics = []
-        for name in names:
-            partitions = [
-                MetadataResponsePartition(
-                    partition_index=p, leader_id=1, leader_epoch=0, replica_nodes=[1], isr_nodes=[1]
-                )
-                for p in range(self.topics.get(name, 0))
-            ]
-            error = ErrorCode.NONE if partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            topic = MetadataResponseTopic(error_code=error, name=name, partitions=partitions)
-            if name in self.layouts:
-                (topic.initial_partition_count, topic.undeleted_partition_count, topic.layout_version) = self.layouts[
-                    name
+        part = {"leader_id": 1, "leader_epoch": 0, "replica_nodes": [1], "isr_nodes": [1]}
+        topics = {name: dict.fromkeys(range(self.topics.get(name, 0)), part) for name in names}
+        brokers = [{"node_id": 1, "host": "127.0.0.1", "port": self.port}]
+        response = by_partition(MetadataResponse, topics, brokers=brokers, cluster_id="fake", controller_id=1)
+        for topic in response.topics:
+            topic.error_code = ErrorCode.NONE if topic.partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if topic.name in self.layouts:
+                topic.initial_partition_count, topic.undeleted_partition_count, topic.layout_version = self.layouts[
+                    topic.name
                 ]
                 topic.ordered_delivery = 1
-                for part in partitions:
-                    part.incarnation = 1000 + part.partition_index
-            topics.append(topic)
-        brokers = [MetadataResponseBroker(node_id=1, host="127.0.0.1", port=self.port)]
-        response = MetadataResponse(brokers=brokers, cluster_id="fake", controller_id=1, topics=topics)
+                for each in topic.partitions:
+                    each.incarnation = 1000 + each.partition_index
         if self.metadata_hook is not None:
             self.metadata_hook(response)
         return response
 
     def _produce(self, body: Any) -> Any:
-        answers: list[TopicProduceResponse] = []
+        answers: dict[str, dict[int, dict[str, Any]]] = {}
         drop = silence = False
         for topic in body.topic_data:
-            answer = TopicProduceResponse(name=topic.name)
-            answers.append(answer)
+            answer = answers[topic.name] = {}
             for data in topic.partition_data:
                 tp = TopicPartition(topic.name, data.index)
                 faults = self.faults.get(tp)
@@ -309,17 +282,13 @@ class FakeBroker:
                     drop = drop or fault.error is DROP
                     silence = silence or fault.error is SILENCE
                     code = code if fault.error in (DROP, SILENCE) else ErrorCode(fault.error)
-                part = PartitionProduceResponse(index=data.index, error_code=code, base_offset=base)
-                if fault is not None:
-                    part.record_errors = [
-                        BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
-                        for index, message in fault.record_errors.items()
-                    ]
-                answer.partition_responses.append(part)
+                errors = fault.record_errors.items() if fault is not None else ()
+                named = [{"batch_index": index, "batch_index_error_message": text} for index, text in errors]
+                answer[data.index] = {"error_code": code, "base_offset": base, "record_errors": named}
         self._release()
         if drop:
             return DROP
-        return ProduceResponse(responses=answers) if body.acks and not silence else None
+        return by_partition(ProduceResponse, answers) if body.acks and not silence else None
 
     async def _fetch(self, body: Any) -> FetchResponse:
         response = self._read(body)
@@ -332,41 +301,18 @@ class FakeBroker:
         return response
 
     def _read(self, body: Any) -> FetchResponse:
-        topics = []
-        for topic in body.topics:
-            answer = FetchableTopicResponse(topic=topic.topic)
-            topics.append(answer)
-            for asked in topic.partitions:
-                log = self.logs[TopicPartition(topic.topic, asked.partition)]
-                out_of_range = not log.start_offset <= asked.fetch_offset <= log.end_offset
-                batches = [b for b in log.batches if RecordBatch(b).last_offset >= asked.fetch_offset]
-                answer.partitions.append(
-                    PartitionData(
-                        partition_index=asked.partition,
-                        error_code=ErrorCode.OFFSET_OUT_OF_RANGE if out_of_range else ErrorCode.NONE,
-                        high_watermark=log.end_offset,
-                        records=b"" if out_of_range else b"".join(batches),
-                    )
-                )
-        return FetchResponse(responses=topics)
+        def read(topic: str, partition: int, asked: Any) -> dict[str, Any]:
+            log = self.logs[TopicPartition(topic, partition)]
+            if not log.start_offset <= asked.fetch_offset <= log.end_offset:
+                return {"error_code": ErrorCode.OFFSET_OUT_OF_RANGE, "high_watermark": log.end_offset, "records": b""}
+            batches = [b for b in log.batches if RecordBatch(b).last_offset >= asked.fetch_offset]
+            return {"high_watermark": log.end_offset, "records": b"".join(batches)}
+
+        return answered(FetchResponse, body, read)
 
     def _list_offsets(self, body: Any) -> ListOffsetsResponse:
-        return ListOffsetsResponse(
-            topics=[
-                ListOffsetsTopicResponse(
-                    name=topic.name,
-                    partitions=[
-                        ListOffsetsPartitionResponse(
-                            partition_index=asked.partition_index,
-                            offset=(
-                                self.logs[TopicPartition(topic.name, asked.partition_index)].end_offset
-                                if asked.timestamp == -1
-                                else self.logs[TopicPartition(topic.name, asked.partition_index)].start_offset
-                            ),
-                        )
-                        for asked in topic.partitions
-                    ],
-                )
-                for topic in body.topics
-            ]
-        )
+        def look_up(topic: str, partition: int, asked: Any) -> dict[str, Any]:
+            log = self.logs[TopicPartition(topic, partition)]
+            return {"offset": log.end_offset if asked.timestamp == -1 else log.start_offset}
+
+        return answered(ListOffsetsResponse, body, look_up)

@@ -12,41 +12,22 @@ from anabranch.client.group.group_protocol import encode_assignment
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.batch_builder import build_batch
-from anabranch.protocol.generated.consumer_group_position import (
-    ConsumerGroupPositionResponse,
-    ConsumerGroupPositionResponsePartition,
-    ConsumerGroupPositionResponseTopic,
-)
+from anabranch.protocol.generated.consumer_group_position import ConsumerGroupPositionResponse
 from anabranch.protocol.generated.find_coordinator import FindCoordinatorResponse
 from anabranch.protocol.generated.heartbeat import HeartbeatResponse
 from anabranch.protocol.generated.join_group import JoinGroupResponse
 from anabranch.protocol.generated.leave_group import LeaveGroupResponse
 from anabranch.protocol.generated.metadata import MetadataResponse
-from anabranch.protocol.generated.offset_commit import (
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
-)
-from anabranch.protocol.generated.offset_fetch import (
-    OffsetFetchResponse,
-    OffsetFetchResponsePartition,
-    OffsetFetchResponseTopic,
-)
-from anabranch.protocol.generated.offset_for_leader_epoch import (
-    EpochEndOffset,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderTopicResult,
-)
+from anabranch.protocol.generated.offset_commit import OffsetCommitResponse
+from anabranch.protocol.generated.offset_fetch import OffsetFetchResponse
+from anabranch.protocol.generated.offset_for_leader_epoch import OffsetForLeaderEpochResponse
 from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponse,
-    PartitionLeaderEpochsForPartitionsResponseEntry,
-    PartitionLeaderEpochsForPartitionsResponseLoser,
-    PartitionLeaderEpochsForPartitionsResponsePartition,
-    PartitionLeaderEpochsForPartitionsResponseTopic,
 )
 from anabranch.protocol.generated.sync_group import SyncGroupResponse
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.partition_state import LineageEntry
+from tests.support.protocol.messages import answered, by_partition
 from tests.unit.client.fake_broker import FakeBroker
 
 PARENT, CHILD = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -79,47 +60,24 @@ class Resized(FakeBroker):
             topic.partitions[0].leader_epoch = 1
 
     def lineages(self, body: Any) -> PartitionLeaderEpochsForPartitionsResponse:
-        return PartitionLeaderEpochsForPartitionsResponse(
-            topics=[
-                PartitionLeaderEpochsForPartitionsResponseTopic(
-                    name=topic.name,
-                    topic_incarnation=topic.topic_incarnation,
-                    partitions=[self.lineage_of(p.partition_index) for p in topic.partitions],
-                )
-                for topic in body.topics
-            ]
-        )
+        response = answered(PartitionLeaderEpochsForPartitionsResponse, body, self.lineage_of)
+        for topic, asked in zip(response.topics, body.topics, strict=True):
+            topic.topic_incarnation = asked.topic_incarnation
+        return response
 
-    def lineage_of(self, partition: int) -> PartitionLeaderEpochsForPartitionsResponsePartition:
+    def lineage_of(self, _topic: str, partition: int, _asked: object) -> dict[str, Any]:
         known = self.lineage[partition]
-        return PartitionLeaderEpochsForPartitionsResponsePartition(
-            partition_index=partition,
-            as_of=known.as_of,
-            floor=known.floor,
-            lineage=[
-                PartitionLeaderEpochsForPartitionsResponseEntry(
-                    epoch=epoch,
-                    losers=[
-                        PartitionLeaderEpochsForPartitionsResponseLoser(partition_index=q, leader_epoch=f)
-                        for q, f in losers.items()
-                    ],
-                )
-                for epoch, losers in known.entries
-            ],
-        )
+        lineage = [
+            {"epoch": epoch, "losers": [{"partition_index": q, "leader_epoch": f} for q, f in losers.items()]}
+            for epoch, losers in known.entries
+        ]
+        return {"as_of": known.as_of, "floor": known.floor, "lineage": lineage}
 
     def ends(self, body: Any) -> OffsetForLeaderEpochResponse:
-        return OffsetForLeaderEpochResponse(
-            topics=[
-                OffsetForLeaderTopicResult(
-                    topic=topic.topic,
-                    partitions=[
-                        EpochEndOffset(partition=p.partition, leader_epoch=p.leader_epoch, end_offset=10)
-                        for p in topic.partitions
-                    ],
-                )
-                for topic in body.topics
-            ]
+        return answered(
+            OffsetForLeaderEpochResponse,
+            body,
+            lambda _, p, asked: {"leader_epoch": asked.leader_epoch, "end_offset": 10},
         )
 
 
@@ -162,57 +120,24 @@ class Coordinated(Resized):
         }
 
     def offset_fetch(self, body: Any) -> OffsetFetchResponse:
-        return OffsetFetchResponse(
-            topics=[
-                OffsetFetchResponseTopic(
-                    name=topic.name,
-                    partitions=[
-                        OffsetFetchResponsePartition(
-                            partition_index=p,
-                            committed_offset=self.committed.get(p, (-1, -1))[0],
-                            metadata="",
-                            incarnation=self.committed.get(p, (-1, -1))[1],
-                        )
-                        for p in topic.partition_indexes
-                    ],
-                )
-                for topic in body.topics
-            ]
-        )
+        def committed(_topic: str, p: int, _asked: object) -> dict[str, Any]:
+            offset, incarnation = self.committed.get(p, (-1, -1))
+            return {"committed_offset": offset, "metadata": "", "incarnation": incarnation}
+
+        return answered(OffsetFetchResponse, body, committed)
 
     def offset_commit(self, body: Any) -> OffsetCommitResponse:
         for topic in body.topics:
             for p in topic.partitions:
                 self.committed[p.partition_index] = (p.committed_offset, p.incarnation)
-        return OffsetCommitResponse(
-            topics=[
-                OffsetCommitResponseTopic(
-                    name=topic.name,
-                    partitions=[
-                        OffsetCommitResponsePartition(partition_index=p.partition_index) for p in topic.partitions
-                    ],
-                )
-                for topic in body.topics
-            ]
-        )
+        return answered(OffsetCommitResponse, body, lambda *_: {})
 
     def position(self, body: Any) -> ConsumerGroupPositionResponse:
         assert (body.generation_id, body.member_id) == (-1, "")
-        return ConsumerGroupPositionResponse(
-            topics=[
-                ConsumerGroupPositionResponseTopic(
-                    name=topic.name,
-                    partitions=[
-                        ConsumerGroupPositionResponsePartition(
-                            partition_index=p.partition_index,
-                            incarnation=p.incarnation,
-                            position=self.committed.get(p.partition_index, (-1, -1))[0],
-                        )
-                        for p in topic.partitions
-                    ],
-                )
-                for topic in body.topics
-            ]
+        return answered(
+            ConsumerGroupPositionResponse,
+            body,
+            lambda _, p, asked: {"incarnation": asked.incarnation, "position": self.committed.get(p, (-1, -1))[0]},
         )
 
 
@@ -245,18 +170,10 @@ class Grouped(Coordinated):
         if body.max_wait_ms:
             await anyio.sleep_forever()
         wanted = {0: 1000} | {p.partition_index: p.incarnation for p in asked if p.need_position}
-        partitions = [
-            ConsumerGroupPositionResponsePartition(
-                partition_index=p,
-                incarnation=incarnation,
-                need_position=p == 0 and self.reports.get(0) != 10,
-                position=3 if p == 0 and self.reports else -1,
-            )
-            for p, incarnation in sorted(wanted.items())
-        ]
-        return ConsumerGroupPositionResponse(
-            topics=[ConsumerGroupPositionResponseTopic(name="t", partitions=partitions)]
-        )
+        partitions = {p: {"incarnation": incarnation, "position": -1} for p, incarnation in sorted(wanted.items())}
+        partitions[0]["need_position"] = self.reports.get(0) != 10
+        partitions[0]["position"] = 3 if self.reports else -1
+        return by_partition(ConsumerGroupPositionResponse, {"t": partitions})
 
 
 def member_of(broker: FakeBroker, **config: Any) -> Consumer:

@@ -89,25 +89,6 @@ def test_the_generation_is_read_from_user_data_too() -> None:
     assert got == {"a": tps("t", 0), "b": tps("t", 1)}
 
 
-topics = st.dictionaries(st.sampled_from(["t0", "t1", "t2"]), st.integers(1, 9), min_size=1)
-subscriptions = st.dictionaries(
-    st.sampled_from(["a", "b", "c", "d"]), st.sets(st.sampled_from(["t0", "t1", "t2"]), min_size=1), min_size=1
-)
-
-
-@given(topics, subscriptions)
-def test_every_partition_has_one_owner_that_subscribes_to_its_topic(
-    counts: dict[str, int], wants: dict[str, set[str]]
-) -> None:
-    members = {m: member(*subscribed) for m, subscribed in wants.items()}
-    wanted = {t for subscribed in wants.values() for t in subscribed}
-    expected = sorted(TopicPartition(t, p) for t in wanted & counts.keys() for p in range(counts[t]))
-    for assignor in (RangeAssignor(), RoundRobinAssignor(), CooperativeStickyAssignor()):
-        got = assignor.assign(counts, members)
-        assert sorted(tp for assigned in got.values() for tp in assigned) == expected
-        assert all(tp.topic in wants[m] for m, assigned in got.items() for tp in assigned)
-
-
 @given(st.integers(1, 30), st.lists(st.sets(st.sampled_from("abcdef"), min_size=1), min_size=1, max_size=6))
 def test_sticky_is_balanced_and_moves_no_more_than_it_must(count: int, history: list[set[str]]) -> None:
     """Hypothesis chooses a sequence of memberships. The check follows both rebalances of each change."""

@@ -11,13 +11,10 @@ from anabranch.client.errors import ErrorCode, KafkaError
 from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata
 from anabranch.protocol.generated.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from anabranch.protocol.generated.metadata import MetadataResponse
-from anabranch.protocol.generated.offset_commit import (
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
-)
+from anabranch.protocol.generated.offset_commit import OffsetCommitResponse
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.real_anyio import client_env
+from tests.support.protocol.messages import answered
 from tests.support.resize.layouts import tp
 from tests.unit.client.test_stale_metadata import INCARNATION, described
 
@@ -34,20 +31,9 @@ class Brokers:
     async def request(self, _node: Any, body: Any, **_: Any) -> Any:
         if isinstance(body, FindCoordinatorRequest):
             return FindCoordinatorResponse(node_id=1, host="h", port=1)
-        partitions = [(topic.name, p) for topic in body.topics for p in topic.partitions]
-        self.commits.append({p.partition_index: p.committed_offset for _, p in partitions})
-        return OffsetCommitResponse(
-            topics=[
-                OffsetCommitResponseTopic(
-                    name=name,
-                    partitions=[
-                        OffsetCommitResponsePartition(
-                            partition_index=p.partition_index, error_code=self.error_of(p), is_reported=p.is_processed
-                        )
-                    ],
-                )
-                for name, p in partitions
-            ]
+        self.commits.append({p.partition_index: p.committed_offset for topic in body.topics for p in topic.partitions})
+        return answered(
+            OffsetCommitResponse, body, lambda _, n, p: {"error_code": self.error_of(p), "is_reported": p.is_processed}
         )
 
     def error_of(self, p: Any) -> int:

@@ -16,7 +16,6 @@ from anabranch.client.errors import (
     KafkaError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
-    RecordDeserializationError,
 )
 from anabranch.client.subscription.fetched_batch import Deserializers, FetchedBatch, without_response
 from anabranch.client.subscription.subscription import AssignedPartition, Subscription
@@ -27,13 +26,10 @@ from anabranch.protocol.framing import BUFFER_BYTES
 from anabranch.protocol.generated.fetch import EpochEndOffset as FetchEpochEnd
 from anabranch.protocol.generated.fetch import FetchResponse
 from anabranch.protocol.generated.metadata import MetadataResponse
-from anabranch.protocol.generated.offset_for_leader_epoch import (
-    EpochEndOffset,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderTopicResult,
-)
+from anabranch.protocol.generated.offset_for_leader_epoch import OffsetForLeaderEpochResponse
 from anabranch.protocol.records import RecordBatch, set_base_offset
 from anabranch.protocol.types import TopicPartition
+from tests.support.protocol.messages import by_partition
 from tests.unit.client.fake_broker import FakeBroker
 
 T0 = TopicPartition("t", 0)
@@ -135,32 +131,6 @@ def test_a_small_part_of_a_response_is_copied_and_a_large_part_is_not() -> None:
     assert without_response(large) is large
 
 
-async def test_a_fetch_in_a_session_names_only_partitions_whose_position_changed() -> None:
-    """KIP-227: after the full fetch, a request names only partitions whose position moved."""
-    broker = filled(10, partitions=2)
-    full = FetchResponse()
-
-    def session(body: Any, response: FetchResponse) -> None:
-        if body.session_epoch == 0:
-            response.session_id = 7
-            full.responses = response.responses
-        else:
-            response.session_id = body.session_id
-
-    broker.fetch_hook = session
-    async with broker.client(Consumer, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer:
-        consumer.assign([T0, T1])
-        await read(consumer, 20)
-        while len(broker.seen(ApiKey.FETCH)) < 3:
-            await consumer.getmany(timeout_ms=20)
-    first, second, third = broker.seen(ApiKey.FETCH)[:3]
-    asked = [p.fetch_offset for t in first.topics for p in t.partitions]
-    assert (first.session_id, first.session_epoch, asked) == (0, 0, [0, 0])
-    assert (second.session_id, second.session_epoch) == (7, 1)
-    assert [p.fetch_offset for t in second.topics for p in t.partitions] == [10, 10]
-    assert (third.session_epoch, third.topics) == (2, [])
-
-
 async def test_a_resumed_partition_does_not_wait_for_a_held_fetch() -> None:
     """The broker holds a fetch of an idle partition for longer than the test.
 
@@ -208,8 +178,7 @@ class Elected(FakeBroker):
         response.topics[0].partitions[0].leader_epoch = self.epoch
 
     def ends(self, body: Any) -> OffsetForLeaderEpochResponse:
-        end = EpochEndOffset(partition=0, leader_epoch=2, end_offset=10)
-        return OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult(topic="t", partitions=[end])])
+        return by_partition(OffsetForLeaderEpochResponse, {"t": {0: {"leader_epoch": 2, "end_offset": 10}}})
 
 
 @pytest.mark.parametrize(("fetch_version", "asks"), [(12, False), (11, True)])
@@ -359,21 +328,6 @@ async def test_a_bad_crc_is_reported_after_the_good_records() -> None:
         assert await consumer.position(T0) == 10
 
 
-@pytest.mark.parametrize("most", [20_000, 100_000])
-async def test_a_batch_that_decompresses_to_too_much_is_refused(most: int) -> None:
-    """A few kilobytes from a hostile server may stand for gigabytes."""
-    broker = FakeBroker({"t": 1})
-    broker.logs[T0].append(build_batch([(b"k", bytes(20_000), (), 1_000)], compression=CompressionType.GZIP))
-    async with broker.client(Consumer, auto_offset_reset="earliest", max_decompressed_batch_bytes=most) as consumer:
-        consumer.assign([T0])
-        if most > 20_000:
-            assert [len(record.value) for record in await read(consumer, 1)] == [20_000]
-            return
-        with pytest.raises(KafkaError, match="more than the 20000 bytes allowed") as raised:
-            await read(consumer, 1)
-        assert raised.value.code is ErrorCode.MESSAGE_TOO_LARGE
-
-
 @pytest.mark.parametrize("padding", [0, 400_000])
 async def test_a_consumer_stays_before_a_batch_that_decompresses_to_too_much(padding: int) -> None:
     """The position moves only when the user seeks. ``padding``: also for records that are not kept decompressed."""
@@ -423,22 +377,6 @@ def test_a_paused_partition_delivers_no_record_before_its_error() -> None:
     assert len(subscription.collect(9, (), Deserializers())[T0]) == 1
     with pytest.raises(KafkaError, match="seek to offset 2"):
         subscription.collect(9, (), Deserializers())
-
-
-async def test_the_error_of_a_deserializer_names_the_partition_and_offset() -> None:
-    def number(data: bytes | None) -> int:
-        assert data is not None
-        if data == b"3":
-            raise ValueError("no threes")
-        return int(data)
-
-    async with filled(5).client(Consumer, auto_offset_reset="earliest", value_deserializer=number) as consumer:
-        consumer.assign([T0])
-        records = iter((await consumer.getmany(timeout_ms=5000))[T0])
-        assert [next(records).value for _ in range(3)] == [0, 1, 2]
-        with pytest.raises(RecordDeserializationError, match="no threes") as raised:
-            next(records)
-        assert (raised.value.partition, raised.value.offset) == (T0, 3)
 
 
 async def test_calls_without_an_assignment_a_group_or_an_open_client_raise() -> None:

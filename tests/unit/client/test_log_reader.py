@@ -15,11 +15,10 @@ from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.generated.fetch import FetchResponse
 from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponse,
-    PartitionLeaderEpochsForPartitionsResponsePartition,
-    PartitionLeaderEpochsForPartitionsResponseTopic,
 )
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.real_anyio import client_env
+from tests.support.protocol.messages import by_partition
 from tests.unit.client.fake_broker import FakeBroker
 
 T0 = TopicPartition("t", 0)
@@ -97,20 +96,10 @@ async def test_a_fetch_from_an_offset_that_is_not_written_times_out() -> None:
             await log.fetch(T0, 3)
 
 
-def lineages(over: int) -> Callable[[Any], PartitionLeaderEpochsForPartitionsResponse]:
-    def answer(_: Any) -> PartitionLeaderEpochsForPartitionsResponse:
-        partition = PartitionLeaderEpochsForPartitionsResponsePartition(
-            partition_index=0, over=over, over_end_offset=17
-        )
-        topic = PartitionLeaderEpochsForPartitionsResponseTopic(name="t", partitions=[partition])
-        return PartitionLeaderEpochsForPartitionsResponse(topics=[topic])
-
-    return answer
-
-
 async def test_a_fetch_from_a_removed_partition_raises() -> None:
     async with broker_with(3).running() as broker, reader(broker, default_api_timeout_ms=5_000) as log:
-        broker.answers[ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS] = lineages(over=4)
+        over = by_partition(PartitionLeaderEpochsForPartitionsResponse, {"t": {0: {"over": 4, "over_end_offset": 17}}})
+        broker.answers[ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS] = lambda body: over
         broker.fetch_hook = fails_first(1000, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         await log.cluster(["t"])
         answer = (await log.lineages([T0]))[T0]

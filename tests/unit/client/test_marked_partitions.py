@@ -51,15 +51,6 @@ def test_the_span_of_a_topic_covers_every_partition_that_exists(
     assert PartitionSpan.of(partitions, undeleted) == span
 
 
-def test_range_alone_would_give_one_member_only_marked_partitions() -> None:
-    """Partitions 4 to 7 are marked. Without the rule, one member would get all the traffic."""
-    members = {"a": member(), "b": member()}
-    together = RangeAssignor().assign({"t": 8}, members)
-    assert [tp.partition for tp in together["b"]] == [4, 5, 6, 7]
-    apart = spread(RangeAssignor(), {"t": PartitionSpan(8, 4)}, members)
-    assert [tp.partition for tp in apart["b"]] == [2, 3, 6, 7]
-
-
 def test_sticky_members_keep_marked_partitions_too() -> None:
     members = {"a": member(0, 1, 5), "b": member(2, 3, 4)}
     given_out = spread(CooperativeStickyAssignor(), {"t": PartitionSpan(6, 4)}, members)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 import trio
@@ -12,31 +11,13 @@ import trio.testing
 
 from anabranch.client.net.metadata import Metadata
 from anabranch.protocol.generated.metadata import MetadataResponse
-from tests.support.client.client_metadata import metadata_over
+from tests.support.client.client_metadata import MetadataBrokers, metadata_over
 from tests.unit.client.test_stale_metadata import described
 
 pytestmark = pytest.mark.trio
 
 
-class Brokers:
-    """Answers with ``answer`` and records the time of each request."""
-
-    def __init__(self, answer: MetadataResponse) -> None:
-        self.answer = answer
-        self.asked_at: list[float] = []
-        self.answered_at = float("-inf")
-
-    def load(self, _node: Any, _purpose: str) -> tuple[int, int]:
-        return (0, 0)
-
-    def unanswered(self) -> None:
-        """Report no unanswered request, because ``request`` answers at once."""
-
-    async def request(self, _node: Any, _body: Any) -> MetadataResponse:
-        self.asked_at.append(trio.current_time())
-        await trio.lowlevel.checkpoint()
-        return self.answer
-
+class Brokers(MetadataBrokers):
     async def until_asked(self, times: int) -> list[float]:
         """Return the pauses between the first ``times`` requests, in ms."""
         while len(self.asked_at) < times:

@@ -15,26 +15,15 @@ from anabranch import Producer
 from anabranch.client.errors import ErrorCode
 from anabranch.client.producer.moved_key_tombstones import MovedKeys
 from anabranch.protocol.api_keys import ApiKey
-from anabranch.protocol.generated.describe_configs import (
-    DescribeConfigsResourceResult,
-    DescribeConfigsResponse,
-    DescribeConfigsResult,
-)
-from anabranch.protocol.generated.offset_for_leader_epoch import (
-    EpochEndOffset,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderTopicResult,
-)
+from anabranch.protocol.generated.describe_configs import DescribeConfigsResponse
+from anabranch.protocol.generated.offset_for_leader_epoch import OffsetForLeaderEpochResponse
 from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponse,
-    PartitionLeaderEpochsForPartitionsResponseEntry,
-    PartitionLeaderEpochsForPartitionsResponseLoser,
-    PartitionLeaderEpochsForPartitionsResponsePartition,
-    PartitionLeaderEpochsForPartitionsResponseTopic,
 )
 from anabranch.protocol.key_placement import MOVED_HEADER, parent
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import TopicPartition
+from tests.support.protocol.messages import answered, message
 from tests.unit.client.fake_broker import FakeBroker, Fault
 from tests.unit.client.test_resize_producer import FAST, by_key, key_in, ordered
 
@@ -45,40 +34,18 @@ def compacted_broker(policy: str = "compact") -> FakeBroker:
     """Return a broker with two partitions to be split; records below offset 10 are older than the split."""
 
     def configs(body: Any) -> DescribeConfigsResponse:
-        found = [DescribeConfigsResourceResult(name="cleanup.policy", value=policy)]
-        return DescribeConfigsResponse(
-            results=[DescribeConfigsResult(resource_type=2, resource_name="t", configs=found)]
-        )
+        found = {"resource_type": 2, "resource_name": "t", "configs": [{"name": "cleanup.policy", "value": policy}]}
+        return message(DescribeConfigsResponse, results=[found])
+
+    def origin(_topic: str, p: int, _asked: object) -> dict[str, Any]:
+        return {"as_of": 0, "lineage": [{"epoch": 0, "losers": [{"partition_index": parent(p, 2), "leader_epoch": 0}]}]}
 
     def origins(body: Any) -> PartitionLeaderEpochsForPartitionsResponse:
-        [topic] = body.topics
-        answers = [
-            PartitionLeaderEpochsForPartitionsResponsePartition(
-                partition_index=p.partition_index,
-                as_of=0,
-                lineage=[
-                    PartitionLeaderEpochsForPartitionsResponseEntry(
-                        epoch=0,
-                        losers=[
-                            PartitionLeaderEpochsForPartitionsResponseLoser(
-                                partition_index=parent(p.partition_index, 2), leader_epoch=0
-                            )
-                        ],
-                    )
-                ],
-            )
-            for p in topic.partitions
-        ]
-        return PartitionLeaderEpochsForPartitionsResponse(
-            topics=[PartitionLeaderEpochsForPartitionsResponseTopic(name="t", partitions=answers)]
-        )
+        return answered(PartitionLeaderEpochsForPartitionsResponse, body, origin)
 
     def ends(body: Any) -> OffsetForLeaderEpochResponse:
-        [topic] = body.topics
-        answers = [
-            EpochEndOffset(partition=p.partition, leader_epoch=0, end_offset=END_OF_EPOCH) for p in topic.partitions
-        ]
-        return OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult(topic="t", partitions=answers)])
+        end = {"leader_epoch": 0, "end_offset": END_OF_EPOCH}
+        return answered(OffsetForLeaderEpochResponse, body, lambda *_: end)
 
     broker = ordered(2)
     broker.answers = {

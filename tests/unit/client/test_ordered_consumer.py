@@ -19,9 +19,7 @@ from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.generated.fetch import FetchResponse
 from anabranch.protocol.generated.metadata import MetadataResponse, MetadataResponseBroker
-from anabranch.protocol.generated.offset_for_leader_epoch import (
-    OffsetForLeaderEpochResponse,
-)
+from anabranch.protocol.generated.offset_for_leader_epoch import OffsetForLeaderEpochResponse
 from anabranch.protocol.key_placement import MOVED_HEADER
 from anabranch.protocol.records import RecordBatch, set_base_offset
 from anabranch.protocol.types import TopicPartition
@@ -127,25 +125,6 @@ async def test_a_hand_over_between_manually_assigned_partitions_waits_for_no_bro
         read = 0
         while read < 15:
             read += sum(map(len, (await consumer.getmany(timeout_ms=never_ms)).values()))
-
-
-async def test_explain_blocked_names_the_parent_and_its_position() -> None:
-    async with Resized().client(Consumer, **FAST) as consumer:
-        consumer.assign([CHILD, PARENT])
-        story = Story()
-        await story.read_until(consumer, lambda: len(story.records(0)) >= 4, max_records=2)
-        while True:
-            (blocked,) = consumer.explain_blocked()
-            if blocked.waits_for[0].position >= 0:
-                break
-            await consumer.getmany(PARENT, timeout_ms=100, max_records=1)
-        (wait,) = blocked.waits_for
-        assert (blocked.partition, wait.from_epoch, wait.on, wait.until) == (CHILD, 0, PARENT, 10)
-        assert 0 <= wait.position < 10
-        assert str(blocked) == (
-            "t: partition 1 from epoch 0 waits for partition 0 until offset 10, owner not known,"
-            f" at position {wait.position}"
-        )
 
 
 async def test_metrics_show_the_duration_of_the_hand_over(caplog: pytest.LogCaptureFixture) -> None:

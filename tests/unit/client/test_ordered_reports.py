@@ -11,18 +11,11 @@ from anabranch.client.client_metrics import CONSUMER_GROUP
 from anabranch.client.errors import CommitFailedError, ErrorCode
 from anabranch.client.ordered_delivery.reports import ProcessedUpTo
 from anabranch.protocol.api_keys import ApiKey
-from anabranch.protocol.generated.consumer_group_position import (
-    ConsumerGroupPositionResponse,
-    ConsumerGroupPositionResponsePartition,
-    ConsumerGroupPositionResponseTopic,
-)
+from anabranch.protocol.generated.consumer_group_position import ConsumerGroupPositionResponse
 from anabranch.protocol.generated.heartbeat import HeartbeatResponse
-from anabranch.protocol.generated.offset_commit import (
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
-)
+from anabranch.protocol.generated.offset_commit import OffsetCommitResponse
 from anabranch.protocol.types import TopicPartition
+from tests.support.protocol.messages import answered, by_partition
 from tests.unit.client.resized_broker import CHILD, PARENT, Coordinated, Grouped, Story, member_of
 
 
@@ -47,8 +40,7 @@ async def test_a_position_in_the_partition_of_a_deleted_topic_releases_nothing(i
     def answer(body: Any) -> ConsumerGroupPositionResponse:
         nonlocal asked
         asked += 1
-        parent = ConsumerGroupPositionResponsePartition(partition_index=0, incarnation=incarnation, position=10)
-        return ConsumerGroupPositionResponse(topics=[ConsumerGroupPositionResponseTopic(name="t", partitions=[parent])])
+        return by_partition(ConsumerGroupPositionResponse, {"t": {0: {"incarnation": incarnation, "position": 10}}})
 
     broker.answers[ApiKey.CONSUMER_GROUP_POSITION] = answer
     async with broker.running(), member_of(broker, retry_backoff_max_ms=5) as consumer:
@@ -84,16 +76,7 @@ async def test_an_offset_that_was_fetched_is_committed_before_it_is_reported() -
     def refuse(body: Any) -> OffsetCommitResponse:
         nonlocal refused
         refused += 1
-        return OffsetCommitResponse(
-            topics=[
-                OffsetCommitResponseTopic(
-                    name="t",
-                    partitions=[
-                        OffsetCommitResponsePartition(partition_index=0, error_code=ErrorCode.UNKNOWN_MEMBER_ID)
-                    ],
-                )
-            ]
-        )
+        return by_partition(OffsetCommitResponse, {"t": {0: {"error_code": ErrorCode.UNKNOWN_MEMBER_ID}}})
 
     broker.answers[ApiKey.OFFSET_COMMIT] = refuse
     async with broker.running(), member_of(broker) as consumer:
@@ -181,15 +164,15 @@ async def test_a_position_is_reported_with_its_commit() -> None:
     commit, polls = broker.offset_commit, broker.poll
     polled: list[int] = []
 
+    def taken(_topic: str, partition: int, p: Any) -> dict[str, Any]:
+        if p.is_processed:
+            assert story.lines and ("flush", [partition]) in story.lines
+            broker.reports[partition] = p.committed_offset
+        return {"is_reported": p.is_processed}
+
     def take(body: Any) -> OffsetCommitResponse:
-        response = commit(body)
-        for topic, answered in zip(body.topics, response.topics, strict=True):
-            for p, answer in zip(topic.partitions, answered.partitions, strict=True):
-                if p.is_processed:
-                    assert story.lines and ("flush", [p.partition_index]) in story.lines
-                    broker.reports[p.partition_index] = p.committed_offset
-                    answer.is_reported = True
-        return response
+        commit(body)
+        return answered(OffsetCommitResponse, body, taken)
 
     async def poll(body: Any) -> ConsumerGroupPositionResponse:
         polled.extend(p.position for topic in body.topics for p in topic.partitions if p.position >= 0)
@@ -212,14 +195,12 @@ async def test_a_seek_back_after_a_cancelled_commit_is_reported() -> None:
 
     async def take(body: Any) -> OffsetCommitResponse:
         nonlocal known
-        response = commit(body)
-        for topic, answered in zip(body.topics, response.topics, strict=True):
-            for p, answer in zip(topic.partitions, answered.partitions, strict=True):
-                known, answer.is_reported = p.committed_offset, p.is_processed
+        commit(body)
+        known = broker.committed[0][0]
         if known == 10 and not taken.is_set():
             taken.set()
             await given_up.wait()
-        return response
+        return answered(OffsetCommitResponse, body, lambda _, partition, p: {"is_reported": p.is_processed})
 
     async def poll(body: Any) -> ConsumerGroupPositionResponse:
         nonlocal known

@@ -10,7 +10,7 @@ from anabranch.client.errors import ClientClosedError, ErrorCode, IllegalStateEr
 from anabranch.client.net.offsets import telling_cause
 from anabranch.protocol.batch_builder import build_batch
 from tests.unit.client.fake_broker import FakeBroker
-from tests.unit.client.resized_broker import CHILD, FAST, PARENT, Grouped, Resized, Shrunk, Story
+from tests.unit.client.resized_broker import CHILD, FAST, PARENT, Grouped, Story
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 
@@ -70,16 +70,6 @@ async def test_poll_returns_a_record_or_none_after_a_time() -> None:
         assert await consumer.poll(0.01) is None
 
 
-async def test_poll_delivers_across_a_hand_over_in_order() -> None:
-    async with Resized().running() as broker, Consumer(bootstrap_servers=broker.address, **FAST) as consumer:  # type: ignore[arg-type]
-        consumer.assign([CHILD, PARENT])
-        found = []
-        while len(found) < 15:
-            record = await consumer.poll(0.02)
-            found += [] if record is None else [(record.partition, record.offset)]
-    assert found == [(0, n) for n in range(10)] + [(1, n) for n in range(5)]
-
-
 def test_a_last_short_try_does_not_hide_the_cause() -> None:
     cause = KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "no leader")
     late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "late")
@@ -130,14 +120,6 @@ async def test_partitions_are_assigned_and_given_up_one_by_one() -> None:
         for change in (consumer.incremental_assign, consumer.incremental_unassign):
             with pytest.raises(IllegalStateError, match=r"exclude each other|is not assigned"):
                 change([U0])
-
-
-async def test_a_marked_partition_is_read_to_its_end_before_the_partition_that_has_its_keys() -> None:
-    async with Shrunk().running() as broker, Consumer(bootstrap_servers=broker.address, **FAST) as consumer:  # type: ignore[arg-type]
-        consumer.incremental_assign([PARENT])
-        consumer.incremental_assign([CHILD])
-        found = [await consumer.getone() for _ in range(15)]
-        assert sorted(record.offset for record in found if record.partition == 1) == list(range(5))
 
 
 async def test_topics_are_listed_and_none_is_created() -> None:

@@ -13,48 +13,25 @@ import pytest
 import trio
 import trio.testing
 
-from anabranch import Admin, Consumer, ErrorCode, KafkaError, KafkaTimeoutError, NewTopic, Producer, TopicPartition
+from anabranch import Admin, Consumer, ErrorCode, KafkaTimeoutError, NewTopic, Producer, TopicPartition
 from anabranch.client.net.connections import Unanswered
 from anabranch.client.net.metadata import BEFORE_CONTACT, Metadata
 from anabranch.protocol.api_keys import ApiKey
-from anabranch.protocol.generated.metadata import (
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
+from anabranch.protocol.generated.metadata import MetadataResponse
+from tests.support.client.client_metadata import MetadataBrokers as Brokers
 from tests.support.client.client_metadata import metadata_over
+from tests.support.protocol.messages import message
 from tests.unit.client.fake_broker import SILENCE, FakeBroker, Fault
 
 pytestmark = pytest.mark.trio
 
-BROKER = MetadataResponseBroker(node_id=1, host="h", port=1)
+LED = {"name": "t", "partitions": [{"partition_index": 0, "leader_id": 1}]}
+ABSENT = {"name": "t", "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
-class Brokers:
-    """Refuses connections until ``answer`` is set, or never answers."""
-
-    def __init__(self, *, silent: bool = False) -> None:
-        self.answer: MetadataResponse | None = None
-        self.silent = silent
-        self.answered_at = float("-inf")
-        self.owed: Unanswered | None = None
-        """An unanswered request that is not a metadata request."""
-
-    def load(self, _node: Any, _purpose: str) -> tuple[int, int]:
-        return (0, 0)
-
-    def unanswered(self) -> Unanswered | None:
-        return self.owed
-
-    async def request(self, _node: Any, _body: Any) -> MetadataResponse:
-        await trio.lowlevel.checkpoint()
-        if self.silent:
-            await trio.sleep_forever()
-        if self.answer is None:
-            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "no connection to h:1: refused")
-        self.answered_at = trio.current_time()
-        return self.answer
+def answer(*topics: dict[str, Any], hosts: str = "h") -> MetadataResponse:
+    brokers = [{"node_id": number, "host": host, "port": 1} for number, host in enumerate(hosts, 1)]
+    return message(MetadataResponse, brokers=brokers, topics=list(topics))
 
 
 @asynccontextmanager
@@ -76,11 +53,7 @@ async def test_a_request_that_is_answered_at_once_is_no_outage(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No request follows, so no later response could end an outage if one had been recorded."""
-    brokers = Brokers()
-    partition = MetadataResponsePartition(partition_index=0, leader_id=1)
-    brokers.answer = MetadataResponse(
-        brokers=[BROKER], topics=[MetadataResponseTopic(name="t", partitions=[partition])]
-    )
+    brokers = Brokers(answer(LED))
     async with metadata_of(brokers) as metadata:
         await metadata.ready(1_000)
         brokers.owed = Unanswered(trio.current_time(), "h:1 has not answered PRODUCE")
@@ -100,7 +73,7 @@ async def test_an_outage_is_logged_within_two_seconds_repeatedly_and_at_its_end(
         assert warnings(caplog) == ["no broker answers at h:1 (no connection to h:1: refused), for 1 s now"]
         await trio.sleep(10)  # virtual time: autojump_clock
         assert warnings(caplog)[1:] == ["no broker answers at h:1 (no connection to h:1: refused), for 10 s now"]
-        brokers.answer = MetadataResponse(brokers=[BROKER])
+        brokers.answer = answer()
         await trio.sleep(5)  # virtual time: autojump_clock
         (end,) = warnings(caplog)[2:]
     assert end in ("after 12 s a broker answers again", "after 13 s a broker answers again")
@@ -116,7 +89,7 @@ async def test_a_silence_is_reported_from_the_least_duration_to_its_end(autojump
         await trio.sleep(0.2)  # virtual time: autojump_clock
         assert metadata.silence_of(1.0) == "no broker answers at h:1 (no connection to h:1: refused)"
         assert metadata.silence_of(2.0) is None
-        brokers.answer = MetadataResponse(brokers=[BROKER])
+        brokers.answer = answer()
         await trio.sleep(5)  # virtual time: autojump_clock
         assert metadata.silence_of(0.0) is None
 
@@ -132,10 +105,7 @@ async def test_a_broker_that_accepts_requests_and_is_silent_is_an_outage(
 async def test_of_several_brokers_only_the_one_that_owes_a_response_is_named(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    brokers = Brokers()
-    other = MetadataResponseBroker(node_id=2, host="g", port=1)
-    topic = MetadataResponseTopic(name="t", partitions=[MetadataResponsePartition(partition_index=0, leader_id=1)])
-    brokers.answer = MetadataResponse(brokers=[BROKER, other], topics=[topic])
+    brokers = Brokers(answer(LED, hosts="hg"))
     async with metadata_of(brokers) as metadata:
         await metadata.ready(1_000)
         brokers.silent, brokers.owed = True, Unanswered(trio.current_time(), "g:1 has not answered METADATA")
@@ -156,37 +126,18 @@ async def test_while_others_answer_one_silent_broker_is_no_outage(
         assert warnings(caplog) == []
 
 
-async def test_a_topic_that_does_not_exist_is_logged(
-    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    brokers = Brokers()
-    absent = MetadataResponseTopic(name="t", error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    brokers.answer = MetadataResponse(brokers=[BROKER], topics=[absent])
-    async with metadata_of(brokers):
-        await trio.sleep(0.5)  # virtual time: autojump_clock
-        assert warnings(caplog) == []
-        await trio.sleep(2)  # virtual time: autojump_clock
-        assert warnings(caplog) == ["topic t does not exist, for 1 s now"]
-        brokers.answer = MetadataResponse(brokers=[BROKER], topics=[MetadataResponseTopic(name="t")])
-        await trio.sleep(2)  # virtual time: autojump_clock
-        (end,) = warnings(caplog)[1:]
-        assert re.fullmatch(r"this problem is over after [2-5] s: topic t does not exist", end)
-
-
 async def test_a_producer_logs_a_topic_that_does_not_exist_once_and_again_after_it_existed(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    brokers = Brokers()
-    absent = MetadataResponseTopic(name="t", error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    brokers.answer = MetadataResponse(brokers=[BROKER], topics=[absent])
+    brokers = Brokers(answer(ABSENT))
     async with metadata_of(brokers, topic_idle_ms=300_000) as metadata:
         await trio.sleep(120)  # virtual time: autojump_clock
         assert warnings(caplog) == ["topic t does not exist, for 1 s now"]
-        brokers.answer = MetadataResponse(brokers=[BROKER], topics=[MetadataResponseTopic(name="t")])
+        brokers.answer = answer({"name": "t"})
         await trio.sleep(5)  # virtual time: autojump_clock
         (end,) = warnings(caplog)[1:]
         assert re.fullmatch(r"this problem is over after 12\d s: topic t does not exist", end)
-        brokers.answer = MetadataResponse(brokers=[BROKER], topics=[absent])
+        brokers.answer = answer(ABSENT)
         metadata.request_update()
         await trio.sleep(120)  # virtual time: autojump_clock
         assert warnings(caplog)[2:] == ["topic t does not exist, for 1 s now"]
@@ -196,46 +147,34 @@ async def test_a_producer_logs_a_topic_that_does_not_exist_once_and_again_after_
 
 async def test_the_error_of_a_late_record_names_the_last_refusal(caplog: pytest.LogCaptureFixture) -> None:
     broker = FakeBroker({"t": 1})
-    async with broker.running():
-        settings: Any = {"request_timeout_ms": 200, "delivery_timeout_ms": 300, "linger_ms": 0}
-        async with Producer(bootstrap_servers=broker.address, **settings) as producer:
+    async with broker.client(Producer, request_timeout_ms=200, delivery_timeout_ms=300, linger_ms=0) as producer:
+        await producer.send_and_wait("t", b"x")
+        broker.faults[TopicPartition("t", 0)] = deque([Fault(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1000)
+        with pytest.raises(KafkaTimeoutError, match=r"within 300 ms \(\d+ attempts?\): NOT_ENOUGH_REPLICAS"):
             await producer.send_and_wait("t", b"x")
-            broker.faults[TopicPartition("t", 0)] = deque([Fault(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1000)
-            with pytest.raises(KafkaTimeoutError, match=r"within 300 ms \(\d+ attempts?\): NOT_ENOUGH_REPLICAS"):
-                await producer.send_and_wait("t", b"x")
     assert any("was not acknowledged within 300 ms" in text for text in warnings(caplog))
 
 
 async def test_the_error_of_a_late_record_names_the_last_refusal_during_a_retry() -> None:
     broker = FakeBroker({"t": 1})
-    async with broker.running():
-        settings: Any = {
-            "request_timeout_ms": 950,
-            "delivery_timeout_ms": 1000,
-            "linger_ms": 0,
-            "retry_backoff_ms": 200,
-        }
-        async with Producer(bootstrap_servers=broker.address, **settings) as producer:
+    settings = {"request_timeout_ms": 950, "delivery_timeout_ms": 1000, "linger_ms": 0, "retry_backoff_ms": 200}
+    async with broker.client(Producer, **settings) as producer:
+        await producer.send_and_wait("t", b"x")
+        broker.faults[TopicPartition("t", 0)] = deque([Fault(ErrorCode.NOT_ENOUGH_REPLICAS), Fault(SILENCE)])
+        with pytest.raises(KafkaTimeoutError, match=r"NOT_ENOUGH_REPLICAS.*; the broker has not answered since$"):
             await producer.send_and_wait("t", b"x")
-            broker.faults[TopicPartition("t", 0)] = deque([Fault(ErrorCode.NOT_ENOUGH_REPLICAS), Fault(SILENCE)])
-            with pytest.raises(KafkaTimeoutError, match=r"NOT_ENOUGH_REPLICAS.*; the broker has not answered since$"):
-                await producer.send_and_wait("t", b"x")
 
 
 async def test_a_lost_connection_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "anabranch.client")
-    broker = FakeBroker({"t": 1})
-    async with broker.running():
-        producer = Producer(bootstrap_servers=broker.address)
-        async with producer:
-            await producer.send_and_wait("t", b"x")
-            connections = producer._connections
-            for slot in connections._slots.values():
-                if slot.connection is not None:
-                    slot.connection._stream.close()
-            with trio.fail_after(10):
-                while not any("was lost: " in record.getMessage() for record in caplog.records):
-                    await trio.sleep(0.001)  # polls: the log
+    async with FakeBroker({"t": 1}).client(Producer) as producer:
+        await producer.send_and_wait("t", b"x")
+        for slot in producer._connections._slots.values():
+            if slot.connection is not None:
+                slot.connection._stream.close()
+        with trio.fail_after(10):
+            while not any("was lost: " in record.getMessage() for record in caplog.records):
+                await trio.sleep(0.001)  # polls: the log
 
 
 async def test_a_listener_that_never_answers_is_an_outage(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,13 +13,10 @@ from anabranch.client.config import ConsumerConfig
 from anabranch.client.errors import ErrorCode, KafkaError, error_for
 from anabranch.client.net.connections import GROUP, POSITIONS
 from anabranch.client.ordered_delivery.positions_task import AnsweredPosition, PositionAnswer, PositionExchange
-from anabranch.protocol.generated.consumer_group_position import (
-    ConsumerGroupPositionResponse,
-    ConsumerGroupPositionResponsePartition,
-    ConsumerGroupPositionResponseTopic,
-)
+from anabranch.protocol.generated.consumer_group_position import ConsumerGroupPositionResponse
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.signal import Signal
+from tests.support.protocol.messages import by_partition
 from tests.support.resize.layouts import tp
 
 
@@ -74,20 +71,20 @@ class Coordinator:
 
     def answer(self, body: Any) -> ConsumerGroupPositionResponse:
         wanted = {p.partition_index: p for t in body.topics for p in t.partitions if p.need_position}
-        partitions = [
-            ConsumerGroupPositionResponsePartition(
-                partition_index=p,
-                incarnation=100 + p,
-                need_position=p in self.to_report,
-                position=self.positions.get(p, self.to_report.get(p, -1)),
-            )
+        partitions = {
+            p: {
+                "incarnation": 100 + p,
+                "need_position": p in self.to_report,
+                "position": self.positions.get(p, self.to_report.get(p, -1)),
+            }
             for p in sorted({*wanted, *self.to_report})
-        ]
+        }
         self.answers_made += 1
-        return ConsumerGroupPositionResponse(
+        return by_partition(
+            ConsumerGroupPositionResponse,
+            {"t": partitions} if partitions else {},
             coordinator_epoch=self.epoch,
             answer_number=self.answers_made,
-            topics=[ConsumerGroupPositionResponseTopic(name="t", partitions=partitions)] if partitions else [],
         )
 
     def release(self) -> None:

@@ -163,17 +163,6 @@ async def test_lost_producer_state_starts_a_new_epoch() -> None:
         assert broker.producer_ids == 2
 
 
-async def test_an_error_that_is_not_retriable_reaches_the_handle() -> None:
-    broker = FakeBroker({"t": 1})
-    broker.faults[T0] = deque([Fault(ErrorCode.POLICY_VIOLATION)])
-    async with broker.client(Producer) as producer:
-        with pytest.raises(KafkaError) as refused:
-            await producer.send_and_wait("t", value=b"1")
-        assert refused.value.code is ErrorCode.POLICY_VIOLATION
-        await producer.send_and_wait("t", value=b"2")
-        assert broker.logs[T0].values() == [b"2"]
-
-
 async def test_a_refusal_that_names_a_record_gives_the_rest_of_the_batch_another_error() -> None:
     broker = FakeBroker({"t": 1})
     broker.faults[T0] = deque([Fault(ErrorCode.INVALID_RECORD, record_errors={1: "it has no key"})])
@@ -188,14 +177,6 @@ async def test_a_refusal_that_names_a_record_gives_the_rest_of_the_batch_another
     assert [error.code for error in errors] == [ErrorCode.INVALID_RECORD] * 3
     assert [isinstance(error, RefusedWithBatchError) for error in errors] == [True, False, True]
     assert "it has no key" in errors[1].message
-
-
-async def test_a_record_that_is_not_acknowledged_in_time_raises_a_timeout() -> None:
-    broker = FakeBroker({"t": 1})
-    broker.faults[T0] = deque([Fault(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1000)
-    async with broker.client(Producer, delivery_timeout_ms=200, request_timeout_ms=100, retry_backoff_ms=5) as producer:
-        with pytest.raises(KafkaTimeoutError, match="not acknowledged within 200 ms"):
-            await producer.send_and_wait("t", value=b"1")
 
 
 async def test_a_send_to_a_full_buffer_raises_after_max_block_ms() -> None:
@@ -278,21 +259,6 @@ async def test_wrong_types_are_refused_at_once() -> None:
             await producer.send("t", value=b"x", headers=[("a", "b")])  # type: ignore[list-item]
         with pytest.raises(ValueError, match="partition -1 is not a whole number from 0"):
             await producer.send("t", value=b"x", partition=-1)
-
-
-async def test_batches_are_sent_in_the_order_of_their_sequences() -> None:
-    broker = FakeBroker({"t": 1})
-    async with broker.running():
-        async with Producer(bootstrap_servers=broker.address, batch_size=100) as producer:
-            for number in range(50):
-                await producer.send("t", value=b"%050d" % number)
-        sequences = [
-            RecordBatch(bytes(data.records)).base_sequence
-            for request in broker.seen(ApiKey.PRODUCE)
-            for topic in request.topic_data
-            for data in topic.partition_data
-        ]
-        assert sequences == sorted(sequences)
 
 
 @pytest.mark.parametrize("kind", [bytearray, memoryview])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,6 @@ from anabranch.protocol.batch_builder import build_batch, retain_records
 from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
 from anabranch.protocol.generated.metadata import (
     MetadataResponse,
-    MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
@@ -30,6 +30,7 @@ from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.transitions import IllegalTransitionError
 from anabranch.protocol.types import TopicPartition
 from tests.support.log.batches import build_control_batch
+from tests.support.protocol.messages import message
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
@@ -37,12 +38,10 @@ TOPIC_ID = uuid.UUID(int=1)
 
 
 def metadata(epoch: int, *, leader: int = 1, topic_id: uuid.UUID = TOPIC_ID, error: int = 0) -> MetadataResponse:
-    partition = MetadataResponsePartition(partition_index=0, leader_id=leader, leader_epoch=epoch)
-    topic = MetadataResponseTopic(
-        name="t", topic_id=topic_id, error_code=error, partitions=[] if error else [partition]
-    )
-    brokers = [MetadataResponseBroker(node_id=n, host="h", port=n) for n in (1, 2)]
-    return MetadataResponse(brokers=brokers, topics=[topic])
+    partition = {"partition_index": 0, "leader_id": leader, "leader_epoch": epoch}
+    topic = {"name": "t", "topic_id": topic_id, "error_code": error, "partitions": [] if error else [partition]}
+    brokers = [{"node_id": n, "host": "h", "port": n} for n in (1, 2)]
+    return message(MetadataResponse, brokers=brokers, topics=[topic])
 
 
 def test_metadata_never_goes_back_to_an_older_leader_epoch() -> None:
@@ -190,8 +189,9 @@ def test_an_iterator_of_records_ends_at_the_error_of_a_deserializer() -> None:
     for deserializers in (Deserializers(number), Deserializers(None, number)):
         records = iter(Records(T0, [FetchedBatch(RecordBatch(raw), 0).take(5)], deserializers))
         assert [next(records).offset for _ in range(2)] == [0, 1]
-        with pytest.raises(RecordDeserializationError, match="offset 2"):
+        with pytest.raises(RecordDeserializationError, match="offset 2") as raised:
             next(records)
+        assert (raised.value.partition, raised.value.offset) == (T0, 2)
         assert list(records) == []
 
 
@@ -234,16 +234,8 @@ def test_the_position_moves_to_the_log_start_unless_records_are_buffered() -> No
 
 
 def transactional(first: int, producer_id: int) -> RecordBatch:
-    return RecordBatch(
-        build_batch(
-            [(None, b"v", (), 0)],
-            base_offset=first,
-            producer_id=producer_id,
-            producer_epoch=0,
-            base_sequence=0,
-            is_transactional=True,
-        )
-    )
+    of: Any = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
+    return RecordBatch(build_batch([(None, b"v", (), 0)], base_offset=first, **of))
 
 
 def marker(kind: int, offset: int, producer_id: int) -> RecordBatch:

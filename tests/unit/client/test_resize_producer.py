@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from itertools import pairwise
 
 import anyio
 import pytest
 
 from anabranch import Producer
 from anabranch.client.client_metrics import PRODUCER_GROUP
-from anabranch.client.errors import ErrorCode, KafkaError, OutcomeUnknownError, PartitionMarkedError
+from anabranch.client.errors import ErrorCode, KafkaError, PartitionMarkedError
 from anabranch.client.producer.unwritten_records_placed_again import Replacement
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.key_placement import place, positive_hash
@@ -100,21 +99,6 @@ async def test_no_record_is_lost_duplicated_or_reordered_by_a_resize_under_load(
     assert any("layout_version=2 undeleted_partition_count=3" in line for line in lines)
 
 
-async def test_one_request_has_one_layout_of_a_topic() -> None:
-    broker = ordered(2)
-    async with broker.client(Producer, batch_size=150, **FAST) as producer:
-        for number in range(300):
-            await producer.send("t", key=b"%d" % (number % 9), value=b"%d" % number)
-            if number % 100 == 50:
-                version = number // 100 + 1
-                broker.resize("t", (2, 2 + version, version))
-    layouts = layouts_sent(broker)
-    for request in broker.seen(ApiKey.PRODUCE):
-        assert len({topic.name for topic in request.topic_data}) == len(request.topic_data)
-    assert all(earlier[2] <= later[2] for earlier, later in pairwise(layouts))
-    assert layouts[-1] == ("t", 5, 3)
-
-
 async def test_a_layout_that_arrives_during_a_replacement_is_applied_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No request is in flight then, so no response wakes the sender."""
     step = Replacement.step
@@ -148,54 +132,6 @@ async def test_partitions_for_names_only_unmarked_partitions() -> None:
         assert await producer.partitions_for("t") == [0, 1, 2]
 
 
-async def test_a_batch_with_a_lost_response_is_repeated_to_its_partition() -> None:
-    """Hole 17: the retry keeps its partition and its layout, counts as a duplicate, and is not written twice."""
-    broker = ordered(2)
-    key = key_in(2, 2, 4)
-    source = TopicPartition("t", 0)
-    broker.faults[source] = deque([Fault(DROP, applied=True)])
-    async with broker.client(Producer, **FAST) as producer:
-        await producer.partitions_for("t")
-        handle = await producer.send("t", key=key, value=b"1")
-        broker.resize("t", (2, 4, 1))
-        broker.enforced[source] = (2, 0)
-
-        def resized(response: object) -> None:
-            if not broker.faults[source]:
-                broker.enforced[source] = (4, 1)
-
-        broker.metadata_hook = resized
-        assert (await handle).partition == 0
-        assert (await producer.send_and_wait("t", key=key, value=b"2")).partition == 2
-    assert by_key(broker)[key] == [(0, b"1"), (2, b"2")]
-
-
-async def test_a_lost_response_of_a_removed_partition_raises_outcome_unknown() -> None:
-    """Hole 14: the outcome of the batch is unknown."""
-    broker = ordered(2)
-    broker.resize("t", (2, 4, 1))
-    key = key_in(3, 2, 4)
-    gone = TopicPartition("t", 3)
-    broker.faults[gone] = deque([Fault(DROP, applied=True)])
-    async with broker.client(Producer, **FAST) as producer:
-        await producer.partitions_for("t")
-
-        def removed(response: object) -> None:
-            if broker.faults[gone]:
-                return  # a response to an earlier request: nothing was written yet
-            broker.logs.pop(gone, None)
-            broker.topics["t"] = 2
-            broker.layouts["t"] = (2, 2, 2)
-            broker.enforced = dict.fromkeys(broker.logs, (2, 2))
-
-        handle = await producer.send("t", key=key, value=b"1")
-        broker.metadata_hook = removed
-        with pytest.raises(OutcomeUnknownError, match="may or may not have been written"):
-            await handle
-        assert (await producer.send_and_wait("t", key=key, value=b"2")).partition == 1
-    assert by_key(broker) == {key: [(1, b"2")]}
-
-
 async def test_a_topic_waits_for_newer_metadata_while_others_continue() -> None:
     broker = ordered(2, other=1)
     broker.resize("t", (2, 4, 1), announce=False)
@@ -227,31 +163,6 @@ async def test_a_broker_that_is_behind_the_metadata_catches_up() -> None:
         assert not handles[0].done()
         broker.resize("t", (2, 2, 1))
         assert [(await handle).offset for handle in handles] == [0, 1, 2]
-
-
-async def test_stale_metadata_between_newer_responses_changes_nothing() -> None:
-    """Hole 10: every other response is older than the resize."""
-    broker = ordered(2)
-    broker.resize("t", (2, 4, 1))
-    answers = 0
-
-    def alternate(response: object) -> None:
-        nonlocal answers
-        answers += 1
-        if answers % 2 == 0:
-            [topic] = response.topics  # type: ignore[attr-defined]
-            topic.undeleted_partition_count, topic.layout_version = 2, 0
-            topic.partitions = topic.partitions[:2]
-
-    async with broker.client(Producer, metadata_max_age_ms=1, **FAST) as producer:
-        await producer.partitions_for("t")
-        broker.metadata_hook = alternate
-        for number in range(100):
-            await producer.send_and_wait("t", key=b"%d" % number, value=b"v")
-            if answers < 6:
-                await anyio.sleep(0.002)  # polls: metadata is refreshed in the background
-        assert answers >= 4
-    assert set(layouts_sent(broker)) == {("t", 4, 1)}
 
 
 async def test_a_record_for_a_chosen_partition_that_is_marked_fails() -> None:

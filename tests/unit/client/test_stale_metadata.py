@@ -8,13 +8,9 @@ import pytest
 
 from anabranch.client.cluster import Cluster, TopicInfo
 from anabranch.client.errors import ErrorCode
-from anabranch.protocol.generated.metadata import (
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
+from anabranch.protocol.generated.metadata import MetadataResponse
 from anabranch.protocol.types import TopicPartition
+from tests.support.protocol.messages import by_partition
 
 INCARNATION, NEXT_INCARNATION = 100, 900
 ID_BEFORE, ID_AFTER = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -31,29 +27,16 @@ def described(
     leader: int = 1,
     error: ErrorCode = ErrorCode.NONE,
 ) -> MetadataResponse:
-    partitions = [
-        MetadataResponsePartition(
-            partition_index=p,
-            leader_id=leader,
-            leader_epoch=epoch,
-            incarnation=incarnation + p if incarnation > 0 else -1,
-        )
+    partitions = {
+        p: {"leader_id": leader, "leader_epoch": epoch, "incarnation": incarnation + p if incarnation > 0 else -1}
         for p in range(0 if error else total or undeleted)
-    ]
-    topic = MetadataResponseTopic(
-        name="t",
-        topic_id=topic_id,
-        error_code=error,
-        partitions=partitions,
-        initial_partition_count=2,
-        undeleted_partition_count=undeleted,
-        layout_version=version,
-        ordered_delivery=1,
-        topic_incarnation=incarnation,
-    )
-    return MetadataResponse(
-        brokers=[MetadataResponseBroker(node_id=n, host="h", port=n) for n in (1, 2)], topics=[topic]
-    )
+    }
+    brokers = [{"node_id": n, "host": "h", "port": n} for n in (1, 2)]
+    response = by_partition(MetadataResponse, {"t": partitions}, brokers=brokers)
+    (topic,) = response.topics
+    topic.topic_id, topic.topic_incarnation, topic.error_code, topic.ordered_delivery = topic_id, incarnation, error, 1
+    topic.initial_partition_count, topic.undeleted_partition_count, topic.layout_version = 2, undeleted, version
+    return response
 
 
 def seen(*responses: MetadataResponse) -> TopicInfo:

@@ -33,6 +33,24 @@ def records_of(model: ProducerModel) -> dict[int, list[Record]]:
     }
 
 
+def check_placed(model: ProducerModel, undeleted: int) -> None:
+    """Check that every record waits, in order, where its key belongs, and is written in the end."""
+    found = records_of(model)
+    for partition, records in found.items():
+        numbers: dict[bytes, int] = {}
+        for record in records:
+            assert record.key is not None and record.value is not None
+            assert place(positive_hash(record.key), 2, undeleted) == partition
+            assert numbers.get(record.key, -1) < int(record.value)
+            numbers[record.key] = int(record.value)
+    assert sum(map(len, found.values())) == len(model.handles)
+    held = [batch for queue in model.accumulator.queues_of(model.topic) for batch in queue.waiting]
+    assert model.accumulator.buffered_bytes == sum(batch.builder.size_bytes for batch in held)
+    model.accumulator.flushing = 1
+    model.settle()
+    model.check()
+
+
 def wait_in_the_buffer(place_again: Partitioner | None = None, **config: int) -> ProducerModel:
     """Return a producer that sends nothing by itself for a minute."""
     return ProducerModel(random.Random(1), place_again=place_again, linger_ms=60_000, batch_size=100_000, **config)
@@ -56,21 +74,7 @@ def test_keys_are_placed_by_the_layout_in_order_and_the_memory_is_counted(counts
         model.send(b"%d" % (number % 17))
     for count in counts:
         resized(model, count)
-    found = records_of(model)
-    for partition, records in found.items():
-        numbers: dict[bytes, int] = {}
-        for record in records:
-            assert record.key is not None
-            assert record.value is not None
-            assert place(positive_hash(record.key), 2, counts[-1]) == partition
-            assert numbers.get(record.key, -1) < int(record.value)
-            numbers[record.key] = int(record.value)
-    assert sum(map(len, found.values())) == 200
-    held = [batch for queue in model.accumulator.queues_of(model.topic) for batch in queue.waiting]
-    assert model.accumulator.buffered_bytes == sum(batch.builder.size_bytes for batch in held)
-    model.accumulator.flushing = 1
-    model.settle()
-    model.check()
+    check_placed(model, counts[-1])
 
 
 def test_a_partition_that_loses_no_key_keeps_its_batches() -> None:
@@ -273,19 +277,7 @@ def test_records_sent_between_steps_follow_those_sent_before() -> None:
             model.sender._place_again(model.topic)
     assert len(model.handles) > 250, "some records came while steps were left"
     finish(model)
-    assert sum(map(len, records_of(model).values())) == len(model.handles)
-    for partition, records in records_of(model).items():
-        numbers: dict[bytes, int] = {}
-        for record in records:
-            assert record.key is not None and record.value is not None
-            assert place(positive_hash(record.key), 2, 4) == partition
-            assert numbers.get(record.key, -1) < int(record.value)
-            numbers[record.key] = int(record.value)
-    held = [batch for queue in model.accumulator.queues_of(model.topic) for batch in queue.waiting]
-    assert model.accumulator.buffered_bytes == sum(batch.builder.size_bytes for batch in held)
-    model.accumulator.flushing = 1
-    model.settle()
-    model.check()
+    check_placed(model, 4)
 
 
 def test_no_request_for_the_topic_is_sent_between_steps() -> None:
@@ -327,11 +319,7 @@ def test_a_newer_layout_between_steps_is_applied_next() -> None:
     while model.topic.next is not None:
         model.sender._place_again(model.topic)
     assert model.topic.layout.undeleted_partition_count == 7
-    for partition, records in records_of(model).items():
-        assert all(place(positive_hash(record.key or b""), 2, 7) == partition for record in records)
-    model.accumulator.flushing = 1
-    model.settle()
-    model.check()
+    check_placed(model, 7)
 
 
 def test_newer_metadata_of_the_same_layout_is_used_at_the_end() -> None:
