@@ -52,6 +52,7 @@ from anabranch import WakeupError as WakeupError
 from anabranch.client.admin.types import CreatedTopic, GroupPosition, PartitionLineage, ResizeGoal, WithheldPartition
 from anabranch.client.client_metrics import Metrics
 from anabranch.client.config import AdminConfig, ConsumerConfig, ProducerConfig
+from anabranch.client.consumer.chosen_offsets import Offsets
 from anabranch.client.net.offsets import EpochEnd
 from anabranch.client.options import AdminOptions, ConsumerOptions, Key, ProducerOptions, SentKey, SentValue, Value
 from anabranch.client.producer.partitioner import Partitioner
@@ -60,7 +61,6 @@ from anabranch.ordered_resize.autoscale import Measured
 from anabranch.protocol.batch_layout import Header
 
 Headers = Sequence[Header] | Mapping[str, bytes | None] | None
-Offsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
 
 class RecordHandle:
     def done(self) -> bool: ...

@@ -75,6 +75,8 @@ def whole(low: int, high: int) -> Rule:
 
 def duration(name: str, value: Any) -> float:
     """A time span, which may have a fraction, and may be infinite."""
+    if type(value) is float and value >= 0:
+        return value
     allowed = "a number from 0 on"
     if isinstance(value, bool):
         raise refused(TypeError, name, value, allowed)

@@ -68,15 +68,16 @@ class TopicInfo:
     """``enable.ordered.delivery``: whether keys keep their order across resizes. If not: ``hash % count``."""
     incarnation: int = NO_INCARNATION
     """Distinguishes the topic from earlier and later topics of its name. Higher is newer, -1 is unknown."""
+    layout: tuple[int, int] = field(init=False, repr=False, compare=False)
+    """The partition counts at creation and now, the pair that ``key_placement.place`` takes."""
 
-    @property
-    def layout(self) -> tuple[int, int]:
-        """The partition counts at creation and now, the pair that ``key_placement.place`` takes."""
+    def __post_init__(self) -> None:
         initial, undeleted = self.initial_partition_count, self.undeleted_partition_count
-        if initial > 0 and undeleted > 0:
-            return (initial if self.ordered_delivery else undeleted), undeleted
-        count = len(self.partitions)
-        return count, count
+        if initial <= 0 or undeleted <= 0:
+            initial = undeleted = len(self.partitions)
+        elif not self.ordered_delivery:
+            initial = undeleted
+        object.__setattr__(self, "layout", (initial, undeleted))
 
     @property
     def named_layout(self) -> PartitionLayout:

@@ -154,28 +154,26 @@ class BatchBuilder:
 
     def append(self, key: bytes | None, value: bytes | None, headers: Sequence[Header], timestamp: int) -> int | None:
         """Add a record and return its offset relative to the batch's first offset; None if the record does not fit."""
-        return self.append_at(self._last_delta + 1, key, value, headers, timestamp)
-
-    def append_at(
-        self, delta: int, key: bytes | None, value: bytes | None, headers: Sequence[Header], timestamp: int
-    ) -> int | None:
-        """``append`` with an offset delta above that of the last record: compaction keeps offsets and leaves gaps."""
+        delta = self._last_delta + 1
         timestamp_delta = timestamp - self._base_timestamp if self._has_base else 0
+        # The table is looked up here: in pure Python a call takes longer.
         if key is None:
             key = b""
             key_length = b"\x01"
         else:
-            key_length = _varint(len(key))
+            size = len(key)
+            key_length = _SMALL[size] if size < _SMALL_LIMIT else zigzag_varint(size)
         if value is None:
             value = b""
             value_length = b"\x01"
         else:
-            value_length = _varint(len(value))
+            size = len(value)
+            value_length = _SMALL[size] if size < _SMALL_LIMIT else zigzag_varint(size)
         body = b"".join(
             (
                 b"\x00",
-                _varint(timestamp_delta),
-                _varint(delta),
+                _SMALL[timestamp_delta] if 0 <= timestamp_delta < _SMALL_LIMIT else zigzag_varint(timestamp_delta),
+                _SMALL[delta] if delta < _SMALL_LIMIT else zigzag_varint(delta),
                 key_length,
                 key,
                 value_length,
@@ -184,12 +182,11 @@ class BatchBuilder:
             )
         )
         size = len(body)
-        prefix = _varint(size)
+        prefix = _SMALL[size] if size < _SMALL_LIMIT else zigzag_varint(size)
         buffer = self._buffer
-        if self._count and (len(buffer) + len(prefix) + size > self._limit or self._count == MAX_BATCH_ELEMENTS):
+        count = self._count
+        if count and (len(buffer) + len(prefix) + size > self._limit or count == MAX_BATCH_ELEMENTS):
             return None
-        if delta <= self._last_delta:
-            raise ValueError(f"offset delta {delta} is not above the last one, {self._last_delta}")
         buffer += prefix
         buffer += body
         if not self._has_base:
@@ -197,9 +194,25 @@ class BatchBuilder:
             self._has_base = True
         if timestamp > self._max_timestamp:
             self._max_timestamp = timestamp
-        self._count += 1
+        self._count = count + 1
         self._last_delta = delta
         return delta
+
+    def append_at(
+        self, delta: int, key: bytes | None, value: bytes | None, headers: Sequence[Header], timestamp: int
+    ) -> int | None:
+        """``append`` with an offset delta above that of the last record: compaction keeps offsets and leaves gaps."""
+        last = self._last_delta
+        if delta <= last:
+            raise ValueError(f"offset delta {delta} is not above the last one, {last}")
+        self._last_delta = delta - 1
+        appended: int | None = None
+        try:
+            appended = self.append(key, value, headers, timestamp)
+        finally:
+            if appended is None:
+                self._last_delta = last
+        return appended
 
     def build(
         self,

@@ -264,9 +264,9 @@ class Producer(BlockingClient[AsyncProducer]):
         handles = []
         for record in group:
             handle = client._append(*record)
-            handles.append(await client._take(record) if handle is None else handle)
-            if client._gives_way:
-                await client._give_way()
+            if handle is None or client._gives_way:
+                handle = await client._take(record, handle)
+            handles.append(handle)
         return handles
 
     def _cross(self, loop: LoopThread, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -14,11 +14,12 @@ from anabranch.client.client_metrics import CONSUMER_GROUP, CONSUMER_TRAFFIC, Co
 from anabranch.client.cluster import Cluster
 from anabranch.client.config import ConsumerConfig
 from anabranch.client.consumer.arguments import CONSUMER_RULES
+from anabranch.client.consumer.chosen_offsets import Offsets, to_commit, to_store
 from anabranch.client.consumer.fetcher import Fetcher
 from anabranch.client.consumer.position_resolver import PositionResolver
 from anabranch.client.errors import ClientClosedError, ClientFailedError, IllegalStateError, KafkaTimeoutError
 from anabranch.client.group.assignors import resolve_assignors
-from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata, committed_offset
+from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata
 from anabranch.client.group.listener import PartitionKeyListener, RebalanceListener
 from anabranch.client.group.membership import GroupMembership
 from anabranch.client.lifecycle import Client
@@ -41,10 +42,9 @@ from anabranch.runtime.env import Env
 from anabranch.runtime.signal import Signal
 from anabranch.zk_schemas.config_def import ConfigError
 
-Offsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
-
 _UNCLEAN_LEAVE_S = 1.0
 """Seconds for which a consumer tries to leave its group after an exception or a cancellation."""
+_FETCHING = FetchState.FETCHING  # the look-up in an enum is slow in Python 3.11
 
 
 @judged(CONSUMER_RULES)
@@ -77,6 +77,8 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         self._positions: PositionResolver
         self._ordered: OrderedDelivery
         self._current: AssignedPartition | None = None
+        self._current_in: Mapping[TopicPartition, AssignedPartition] = {}
+        """The assignment that ``_current`` belongs to. The subscription replaces it when it changes."""
         self._since_poll = 0
         self._traffic = ConsumerTraffic()
         self._listener = RebalanceListener()
@@ -402,9 +404,8 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         record = self._next_buffered(partitions)
         while record is None:
             found = await self.getmany(*partitions, timeout_ms=self._config.default_api_timeout_ms, max_records=1)
-            for tp, records in found.items():
-                self._current = self._subscription.partitions.get(tp)
-                record = records[0]
+            for records in found.values():
+                record = self._first(records)
         return record
 
     async def poll(self, timeout: float | None = None) -> ConsumerRecord[Key, Value] | None:
@@ -418,10 +419,15 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         if record is not None:
             return record
         found = await self._take((), timeout * 1000, 1)
-        for tp, records in found.items():
-            self._current = self._subscription.partitions.get(tp)
-            return records[0]
+        for records in found.values():
+            return self._first(records)
         return None
+
+    def _first(self, records: Records[Key, Value]) -> ConsumerRecord[Key, Value]:
+        """The only record of ``getmany``; the next one is read from the same partition."""
+        self._current_in = self._subscription.partitions
+        self._current = self._current_in.get(records.partition)
+        return records[0]
 
     def _next_buffered(self, partitions: tuple[TopicPartition, ...]) -> ConsumerRecord[Key, Value] | None:
         """The next buffered record of the partition that was read last; None if a round of ``getmany`` is due."""
@@ -430,15 +436,20 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
             return None
         if (self._coordinator is not None and self._coordinator.needs_poll()) or self._ordered.needs_poll(state):
             return None
-        if state.paused or state.state is not FetchState.FETCHING or (partitions and state.tp not in partitions):
+        if state.paused or state.state is not _FETCHING or (partitions and state.tp not in partitions):
             return None
-        if self._subscription.partitions.get(state.tp) is not state:
+        if self._subscription.partitions is not self._current_in:
             return None
+        self._since_poll += 1  # these two also count a record whose deserializer fails
+        self._traffic.records += 1
+        record = state.take_row()
+        if record is not None:
+            return record
         spans = state.take(1)
         if not spans:
+            self._traffic.records -= 1
             return None
-        self._since_poll += 1
-        self._traffic.records += 1
+        state.prepare_rows(self._deserializers, self._config.max_poll_records - self._since_poll)
         records: Records[Any, Any] = Records(state.tp, spans, self._deserializers)
         return records[0]
 
@@ -449,6 +460,9 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
     async def __anext__(self) -> ConsumerRecord[Key, Value]:
         if self._closed and not self._forked:
             raise StopAsyncIteration
+        record = self._next_buffered(())
+        if record is not None:
+            return record
         try:
             return await self.getone()
         except ClientFailedError:
@@ -629,15 +643,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         self._need_link()
         if self._config.enable_auto_offset_store:
             raise IllegalStateError("store_offsets needs enable_auto_offset_store=False")
-        if (message is None) == (offsets is None):
-            raise ValueError("store_offsets takes either a message or offsets")
-        chosen = {tp: committed_offset("offsets", value) for tp, value in (offsets or {}).items()}
-        if message is not None:
-            after = OffsetAndMetadata(message.offset + 1, leader_epoch=message.leader_epoch)
-            chosen = {TopicPartition(message.topic, message.partition): after}
-        for tp, at in chosen.items():
-            self._subscription.state(tp).check_storable(at.offset)
-        for tp, at in chosen.items():
+        for tp, at in to_store(message, offsets, self._subscription).items():
             self._subscription.state(tp).store(at.offset, at.leader_epoch, at.metadata)
         self._on_positions()
 
@@ -661,14 +667,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         assert self._coordinator is not None
         if offsets is None:
             return self._coordinator.commits.consumed()
-        chosen: dict[TopicPartition, OffsetAndMetadata] = {}
-        for tp, value in offsets.items():
-            offset = committed_offset("offsets", value)
-            state = self._subscription.partitions.get(tp)
-            if offset.incarnation < 0 and state is not None:
-                offset = offset._replace(incarnation=state.incarnation)
-            chosen[tp] = offset
-        return chosen
+        return to_commit(offsets, self._subscription.partitions)
 
     async def committed(self, partition: TopicPartition) -> int | None:
         """The offset that the group has committed for ``partition``; None without a commit."""

@@ -175,8 +175,9 @@ class OrderedDelivery:
 
     def needs_poll(self, state: AssignedPartition) -> bool:
         """Whether ``poll`` has more to do before another record of this partition is delivered."""
-        return self._gates.version != self._version or (
-            state.tp in self._reports.asked and self._is_due(state.tp, state)
+        asked = self._reports.asked
+        return self._gates.version != self._version or bool(
+            asked and state.tp in asked and self._is_due(state.tp, state)
         )
 
     async def poll(self) -> None:

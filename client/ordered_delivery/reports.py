@@ -39,19 +39,15 @@ class Reports:
     """The positions that other members need from this member, and those it has reported, in one generation."""
 
     def __init__(self) -> None:
-        self._asked: dict[TopicPartition, None] = {}
+        self.asked: dict[TopicPartition, None] = {}
+        """Partitions of this member that other members wait for."""
         self._reported: dict[TopicPartition, _Report] = {}
         self.number = 0
         """Number of reports so far."""
 
-    @property
-    def asked(self) -> Mapping[TopicPartition, None]:
-        """Partitions of this member that other members wait for."""
-        return self._asked
-
     def clear(self) -> None:
         """Begin another generation, in which nothing was reported yet."""
-        self._asked = {}
+        self.asked = {}
         self._reported = {}
 
     def on_asked(self, known: Mapping[TopicPartition, tuple[int, int]], number: int) -> None:
@@ -60,7 +56,7 @@ class Reports:
         ``number`` was the value of ``self.number`` when the poll was sent. Later reports stay, because the coordinator
         did not have them when it made the answer.
         """
-        self._asked = dict.fromkeys(known)
+        self.asked = dict.fromkeys(known)
         for tp, (incarnation, position) in known.items():
             reported = self._reported.get(tp)
             if reported is None or reported.progress.incarnation != incarnation:
@@ -70,7 +66,7 @@ class Reports:
 
     def is_due(self, tp: TopicPartition, now: ProcessedUpTo) -> bool:
         """Whether this position may end the wait of a member that does not know it yet."""
-        if tp not in self._asked:
+        if tp not in self.asked:
             return False
         reported = self._reported.get(tp)
         if reported is None or reported.progress.incarnation != now.incarnation:

@@ -92,7 +92,6 @@ class Accumulator:
         value: bytes | None,
         headers: Sequence[Header],
         timestamp: int,
-        *,
         pinned: bool = False,
     ) -> RecordHandle | None:
         """Add a record to the partition's open batch. Returns None if no batch is open or the record does not fit.

@@ -27,7 +27,7 @@ from anabranch.client.options import ProducerOptions, SentKey, SentValue
 from anabranch.client.producer.accumulator import Accumulator, check_record_size
 from anabranch.client.producer.message_batch import MessageBatch
 from anabranch.client.producer.moved_key_tombstones import MovedKeys
-from anabranch.client.producer.partitioner import Partitioner, StickyPartitioner, judged_partitioner
+from anabranch.client.producer.partitioner import Partitioner, StickyPartitioner, cached_place, judged_partitioner
 from anabranch.client.producer.placement_while_resized import TopicPlacement
 from anabranch.client.producer.producer_batch import OnDelivery, ProducerBatch, RecordHandle, RecordMetadata
 from anabranch.client.producer.sender import Sender
@@ -76,6 +76,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         self._sticky = StickyPartitioner(self._env.rng)
         self._places_by_key = partitioner is None
         self._place: Partitioner = self._sticky.place if partitioner is None else judged_partitioner(partitioner)
+        self._now_ms = self._env.clock.now_ms
         self._progress: anyio.Event
         self._memory_waiters = 0
         self._gives_way_at_ms = 0
@@ -179,11 +180,21 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
             raise arguments.unknown_argument("Producer.send", unknown)
         if on_delivery is not None:
             arguments.function("on_delivery", on_delivery)
-        return await self._take(self._record(topic, value, key, partition, headers, timestamp_ms), on_delivery)
-
-    async def _take(self, record: SentRecord, on_delivery: OnDelivery | None = None) -> RecordHandle:
-        """Append a record to its batch. Waits for what is lacking for it, and lets the sender run when it should."""
+        record = self._record(topic, value, key, partition, headers, timestamp_ms)
         handle = self._append(*record)
+        if handle is None or self._gives_way:
+            return await self._take(record, handle, on_delivery)
+        if on_delivery is not None:
+            handle.call_on_delivery(on_delivery)
+        return handle
+
+    async def _take(
+        self, record: SentRecord, handle: RecordHandle | None, on_delivery: OnDelivery | None = None
+    ) -> RecordHandle:
+        """Append a record that lacks something, once it is there, and let the sender run when it should.
+
+        ``handle``: what ``_append`` returned for the record.
+        """
         while handle is None:
             await self._until_it_fits(*record)
             handle = self._append(*record)
@@ -227,7 +238,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         pairs: Sequence[Header] = () if headers is None else _header_pairs(headers)
         if pairs or size > config.batch_size:
             check_record_size(key_data, data, pairs, config.max_request_size, config.buffer_memory)
-        now_ms = self._env.clock.now_ms()
+        now_ms = self._now_ms()
         return topic, key_data, data, partition, pairs, now_ms if timestamp_ms is None else timestamp_ms, now_ms, size
 
     def _fits(self, topic: str, partition: int | None, size: int, queued_bytes: int) -> bool:
@@ -287,13 +298,19 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         if placement is None or not placement.info.partitions or not accumulator.has_room(size):
             return None
         info = placement.info
-        chosen = self._place(info, key) if partition is None else partition
+        initial, undeleted = info.layout
+        pinned = partition is not None
+        if partition is not None:
+            chosen = partition
+        elif key is not None and self._places_by_key:
+            chosen = cached_place(key, initial, undeleted)
+        else:
+            chosen = self._place(info, key)
         if chosen not in info.partitions:
             return None
-        pinned = partition is not None
-        if chosen >= info.layout[1]:
-            raise PartitionMarkedError(TopicPartition(topic, chosen), info.layout[1])
-        handle = accumulator.append(topic, chosen, key, data, pairs, timestamp_ms, pinned=pinned)
+        if chosen >= undeleted:
+            raise PartitionMarkedError(TopicPartition(topic, chosen), undeleted)
+        handle = accumulator.append(topic, chosen, key, data, pairs, timestamp_ms, pinned)
         filled = False
         if handle is None:
             filled = accumulator.has_waiting(topic, chosen)
@@ -336,9 +353,13 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         The records share requests as far as their partitions allow. Once all records have an outcome, the first error
         is raised.
         """
-        handles = [
-            await self._take(self._record(topic, value, key, partition, None, None)) for key, value in pairs(records)
-        ]
+        handles: list[RecordHandle] = []
+        for key, value in pairs(records):
+            record = self._record(topic, value, key, partition, None, None)
+            handle = self._append(*record)
+            if handle is None or self._gives_way:
+                handle = await self._take(record, handle)
+            handles.append(handle)
         await self._settled(batches_of(handles))
         return written(handles)
 

@@ -75,13 +75,17 @@ class FetchedBatch:
     no records to give out.
     """
 
-    __slots__ = ("_has_holes", "_records", "_skipped", "batch", "count", "taken")
+    __slots__ = ("_has_holes", "_records", "_skipped", "batch", "count", "leader_epoch", "rows", "rows_end", "taken")
 
     def __init__(
         self, batch: RecordBatch, from_offset: int, *, visible: bool = True, may_hold_moved: bool = False
     ) -> None:
         self.batch = batch
+        self.leader_epoch: int = batch.partition_leader_epoch
         self._records: list[Record] | None = None
+        self.rows: Iterator[ConsumerRecord[Any, Any]] = iter(())
+        """The next records, each followed by the next offset, while ``taken`` is below ``rows_end``."""
+        self.rows_end = 0
         self._has_holes = batch.count != batch.last_offset_delta + 1
         self._skipped = 0
         self.taken = 0
@@ -120,10 +124,6 @@ class FetchedBatch:
         return self.count - self.taken
 
     @property
-    def leader_epoch(self) -> int:
-        return self.batch.partition_leader_epoch
-
-    @property
     def size_bytes(self) -> int:
         return self.batch.length
 
@@ -144,9 +144,26 @@ class FetchedBatch:
         start = self._skipped + self.taken
         count = min(limit, self.left)
         self.taken += count
+        self.rows_end = 0
         if self.left:
             self._records = self.decoded()  # given out in pieces: decoded once
         return self, start, start + count
+
+    def prepare_rows(self, tp: TopicPartition, deserializers: Deserializers, limit: int) -> None:
+        """Put the next records into ``rows``, at most ``limit``, but not the last record of the batch.
+
+        Without a limit each look for other partitions would prepare the whole rest of a large batch again.
+        """
+        count = min(limit, self.left - 1)
+        if count > 0 and not self._has_holes:
+            start = self._skipped + self.taken
+            self.rows = iter(Records(tp, [(self, start, start + count)], deserializers))
+            self.rows_end = self.taken + count
+
+    def give_back(self, count: int) -> None:
+        """Take back the last ``count`` records that were given out."""
+        self.taken -= count
+        self.rows_end = 0
 
     def decoded(self) -> list[Record]:
         """All records of the batch. Raises CorruptRecordError if its body is damaged."""

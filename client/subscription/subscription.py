@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.client.cluster import Cluster
-from anabranch.client.errors import ErrorCode, IllegalStateError, KafkaError, error_for
-from anabranch.client.subscription.fetched_batch import Deserializers, FetchedBatch, Records
+from anabranch.client.errors import ErrorCode, IllegalStateError, KafkaError, RecordDeserializationError, error_for
+from anabranch.client.subscription.fetched_batch import ConsumerRecord, Deserializers, FetchedBatch, Records
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.protocol.compression import CorruptRecordError
 from anabranch.protocol.records import RecordBatch
@@ -192,6 +192,27 @@ class AssignedPartition:
             self.delivered_end = last.offset_after(stop)
         return spans
 
+    def take_row(self) -> ConsumerRecord[Any, Any] | None:
+        """``take(1)`` of a record that ``prepare_rows`` has prepared; None if there is none.
+
+        As with ``take``, the position is behind the record if its deserializer fails.
+        """
+        fetched = self.buffer[0]
+        if fetched.taken >= fetched.rows_end or fetched.leader_epoch > self.max_leader_epoch:
+            return None
+        fetched.taken += 1
+        self.position += 1
+        try:
+            return next(fetched.rows)
+        except RecordDeserializationError:
+            fetched.rows_end = 0  # the rows end at an error
+            raise
+
+    def prepare_rows(self, deserializers: Deserializers, limit: int) -> None:
+        """Prepare at most ``limit`` records of the batch that the last ``take`` ended in."""
+        if self.buffer and self.buffer[0].taken and not self.stores:
+            self.buffer[0].prepare_rows(self.tp, deserializers, limit)
+
     def _keep_readable(self, batch: RecordBatch) -> bool:
         """Drop a batch that may not be decompressed, and set ``error``; it is fetched again later. False if dropped."""
         try:
@@ -222,7 +243,7 @@ class AssignedPartition:
             if count:
                 epoch = fetched.leader_epoch
             if count < stop - start:
-                fetched.taken -= stop - start - count
+                fetched.give_back(stop - start - count)
                 unread.append(fetched)
         for fetched in reversed(unread):
             if not self.buffer or self.buffer[0] is not fetched:

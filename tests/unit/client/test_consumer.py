@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from anabranch import Consumer, Producer
+from anabranch.client.client_metrics import CONSUMER_TRAFFIC
 from anabranch.client.errors import (
     ClientClosedError,
     ErrorCode,
@@ -16,6 +17,7 @@ from anabranch.client.errors import (
     KafkaError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
+    RecordDeserializationError,
 )
 from anabranch.client.subscription.fetched_batch import Deserializers, FetchedBatch, without_response
 from anabranch.client.subscription.subscription import AssignedPartition, Subscription
@@ -377,6 +379,44 @@ def test_a_paused_partition_delivers_no_record_before_its_error() -> None:
     assert len(subscription.collect(9, (), Deserializers())[T0]) == 1
     with pytest.raises(KafkaError, match="seek to offset 2"):
         subscription.collect(9, (), Deserializers())
+
+
+async def test_records_that_are_read_one_by_one_move_the_position_one_by_one() -> None:
+    """Between two of them anything may happen: a seek, a look for many records, a pause, a faulty record."""
+    faulty = 23
+
+    def number(data: bytes | None) -> int:
+        assert data is not None
+        if data == b"%d" % faulty:
+            raise ValueError("a faulty record")
+        return int(data)
+
+    async with filled(60, per_batch=20).client(
+        Consumer, auto_offset_reset="earliest", value_deserializer=number, max_poll_records=7
+    ) as consumer:
+        consumer.assign([T0])
+
+        async def reads(*values: int) -> None:
+            for value in values:
+                record = await anext(consumer)
+                assert (record.value, record.offset, record.key) == (value, value, b"k")
+                assert await consumer.position(T0) == value + 1
+
+        await reads(*range(5))
+        consumer.seek(T0, 2)
+        await reads(*range(2, 9))
+        found = (await consumer.getmany(timeout_ms=5000, max_records=3))[T0]
+        assert [record.value for record in found] == [9, 10, 11]
+        await reads(*range(12, faulty))
+        with pytest.raises(RecordDeserializationError, match="a faulty record"):
+            await consumer.getone()
+        assert await consumer.position(T0) == faulty + 1
+        await reads(*range(faulty + 1, 30))
+        consumer.pause(T0)
+        assert await consumer.poll(0.01) is None and await consumer.position(T0) == 30
+        consumer.resume(T0)
+        await reads(*range(30, 60))
+        assert consumer.metrics()[CONSUMER_TRAFFIC]["records-consumed-total"] == 60 + 3
 
 
 async def test_calls_without_an_assignment_a_group_or_an_open_client_raise() -> None:
