@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 MAX_REPLICAS = 3
+_RETENTION_TIMES = frozenset({"log.retention.ms", "log.retention.minutes", "log.retention.hours"})
 
 
 class Cluster(Protocol):
@@ -45,11 +46,16 @@ class Cluster(Protocol):
 
 
 def settings_for_tests(brokers: int, overrides: Mapping[str, str]) -> dict[str, str]:
-    """Broker keys of a test cluster: one replica for topics, more for offsets, short delays of groups and shutdowns."""
+    """Broker keys of a test cluster: one replica for topics, more for offsets, short delays of groups and shutdowns.
+
+    Records are kept however old their timestamps are: tests write fixed ones, and a deletion by time would remove them.
+    """
+    kept = {} if overrides.keys() & _RETENTION_TIMES else {"log.retention.ms": "-1"}
     return {
         "offsets.topic.replication.factor": str(min(brokers, MAX_REPLICAS)),
         "default.replication.factor": "1",
         "group.initial.rebalance.delay.ms": "500",
         "controlled.shutdown.retry.backoff.ms": "500",
+        **kept,
         **overrides,
     }

@@ -9,6 +9,7 @@ import pytest
 from anabranch.broker.config import BrokerConfig
 from anabranch.controller.config import ControllerConfig
 from anabranch.testing import containers
+from anabranch.testing.cluster import settings_for_tests as settings
 from anabranch.testing.containers import AnabranchCluster, EngineUnavailableError, require_engine
 from anabranch.testing.plugin import make_cluster
 from anabranch.testing.processes import ProcessCluster
@@ -42,6 +43,15 @@ def test_options_override_the_ini_file() -> None:
     by_option = made(Options(ini=ini, engine="docker", brokers=2, image="theirs:1", zookeeper_image="zk:2"))
     assert isinstance(by_option, AnabranchCluster)
     assert (by_option.broker_ids, by_option.image, by_option.zookeeper_image) == ([1, 2], "theirs:1", "zk:2")
+
+
+def test_records_are_kept_unless_an_override_says_how_long() -> None:
+    def times(overrides: dict[str, str]) -> dict[str, str]:
+        return {key: value for key, value in settings(1, overrides).items() if key.startswith("log.retention.")}
+
+    assert times({"num.partitions": "2"}) == {"log.retention.ms": "-1"}
+    for key in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
+        assert times({key: "7"}) == {key: "7"}
 
 
 def test_auto_takes_containers_only_where_an_engine_answers(monkeypatch: pytest.MonkeyPatch) -> None:
