@@ -28,8 +28,18 @@ test: check ## everything: lint, types, unit, property, contract, integration, i
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(LONGEST_FIRST) $(ARGS)
 	$(MAKE) compose-test BESIDE=tests/soak
 
+# Each part of the unit tests is one process, which imports only the modules of its own tests. The last part has what no
+# other has.
+UNIT_CLIENT := $(addprefix tests/unit/,client blocking demo export)
+UNIT_BROKER := $(addprefix tests/unit/,broker coordinator log)
+UNIT_TOOLS := $(addprefix tests/unit/,audit cli console controller)
+UNIT_REST := tests/golden $(filter-out $(UNIT_CLIENT) $(UNIT_BROKER) $(UNIT_TOOLS),$(wildcard tests/unit/[a-z]*))
+UNIT := unit-client unit-broker unit-tools unit-rest
+# All at once: some tests wait for time-outs. The output of each is shown at its end, if this make can do that.
+SIDE_BY_SIDE := $(MAKE) --no-print-directory -j5 $(if $(filter output-sync,$(.FEATURES)),--output-sync)
+
 check: $(VENV)/.dev ## under a minute: ruff, import-linter, mypy, tidy, unit, golden
-	$(MAKE) --no-print-directory -j2 lint unit
+	$(SIDE_BY_SIDE) lint $(UNIT)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -37,10 +47,11 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-# One worker more than there are cores: some tests wait for time-outs.
-unit: WORKERS := $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
 unit: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(WORKERS) tests/unit tests/golden
+	$(SIDE_BY_SIDE) $(UNIT)
+
+$(UNIT): unit-%: $(VENV)/.dev
+	$(BIN)/python -m pytest $(UNIT_$(shell echo $* | tr a-z A-Z))
 
 sim: $(VENV)/.dev ## the simulation tests, for SEEDS seeds from FIRST on
 	ANABRANCH_SIM_SEEDS=$(SEEDS) ANABRANCH_SIM_FIRST=$(FIRST) $(BIN)/python -m pytest tests/sim $(ARGS)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
+from collections.abc import Iterable
 
 import pytest
 
-from tests.unit.test_tidy import PACKAGES, called_name, relative, sources
+from tests.unit.test_tidy import PACKAGES, called_name, nodes, relative, sources
 
 QUESTION = re.compile(
     "_{0,2}(is|are|was|were|has|have|had|can|could|may|might|must|should|will"
@@ -28,6 +30,13 @@ CACHES = {
 """Questions that keep what they computed. The answer is the same without it."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@functools.cache
+def inside(function: Function) -> tuple[ast.AST, ...]:
+    """The nodes of a function that can change something, or name a part of an argument."""
+    kinds = ast.Assign | ast.Await | ast.AsyncFor | ast.AsyncWith | ast.Attribute | ast.Subscript | ast.Call
+    return tuple(node for node in ast.walk(function) if isinstance(node, kinds))
 
 
 def is_question(path: str, function: Function) -> bool:
@@ -54,7 +63,7 @@ def given_names(function: Function) -> set[str]:
     """The names of the arguments, and of the variables that stand for a part of an argument."""
     arguments = function.args
     names = {each.arg for each in arguments.posonlyargs + arguments.args + arguments.kwonlyargs}
-    for node in ast.walk(function):
+    for node in inside(function):
         if isinstance(node, ast.Assign) and root_of(node.value) in names and not isinstance(node.value, ast.Name):
             names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
     return names
@@ -73,7 +82,7 @@ def is_change(call: ast.Call, given: set[str], changing: set[str]) -> bool:
 def changes(function: Function, changing: set[str]) -> set[str]:
     """What a function does besides answering. ``changing``: the functions of the module that change an argument."""
     given, found = given_names(function), set[str]()
-    for node in ast.walk(function):
+    for node in inside(function):
         if isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith):
             found.add("await")
         elif isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
@@ -84,9 +93,9 @@ def changes(function: Function, changing: set[str]) -> set[str]:
     return found
 
 
-def acting_questions(path: str, source: str) -> dict[str, set[str]]:
+def acting_questions(path: str, nodes: Iterable[ast.AST]) -> dict[str, set[str]]:
     """The questions of a file that do something, each with what it does."""
-    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, Function)]
+    functions = [node for node in nodes if isinstance(node, Function)]
     if not any(is_question(path, each) for each in functions):
         return {}
     changing: set[str] = set()
@@ -99,7 +108,7 @@ def acting_questions(path: str, source: str) -> dict[str, set[str]]:
 def test_questions_change_nothing() -> None:
     acting: dict[str, set[str]] = {}
     for path in sources(*PACKAGES):
-        acting |= acting_questions(relative(path), path.read_text())
+        acting |= acting_questions(relative(path), nodes(path))
     assert {where: what for where, what in acting.items() if where not in CACHES} == {}
     assert CACHES.keys() <= acting.keys()
 
@@ -124,9 +133,9 @@ def test_questions_change_nothing() -> None:
     ],
 )
 def test_a_question_that_acts_is_found(source: str, what: set[str]) -> None:
-    assert set().union(*acting_questions("broker/a.py", source).values()) == what
+    assert set().union(*acting_questions("broker/a.py", ast.walk(ast.parse(source))).values()) == what
 
 
 def test_a_number_of_the_rules_of_order_is_a_question() -> None:
-    source = "def cap(held) -> int: held.revoke = True"
-    assert acting_questions(f"{DECISIONS}/gate.py", source) and not acting_questions("broker/a.py", source)
+    nodes = list(ast.walk(ast.parse("def cap(held) -> int: held.revoke = True")))
+    assert acting_questions(f"{DECISIONS}/gate.py", nodes) and not acting_questions("broker/a.py", nodes)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import grimp
@@ -77,6 +78,12 @@ def sources(*packages: str) -> list[Path]:
     )
 
 
+@functools.cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a file, the module first."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
 def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
@@ -88,9 +95,9 @@ def called_name(call: ast.Call) -> str | None:
     return call.func.id if isinstance(call.func, ast.Name) else None
 
 
-def imported_roots(tree: ast.AST) -> set[str]:
+def imported_roots(path: Path) -> set[str]:
     roots = set()
-    for node in ast.walk(tree):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             roots.update(alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -98,9 +105,9 @@ def imported_roots(tree: ast.AST) -> set[str]:
     return roots
 
 
-def imported_from_anabranch(tree: ast.AST) -> set[str]:
+def imported_from_anabranch(nodes: Iterable[ast.AST]) -> set[str]:
     """Return the names by which a file uses modules of Anabranch. The names of modules are in lower case."""
-    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module)
+    imports = (node for node in nodes if isinstance(node, ast.ImportFrom) and node.module)
     names = (alias for node in imports if str(node.module).startswith("anabranch") for alias in node.names)
     return {alias.asname or alias.name for alias in names if alias.name.islower()}
 
@@ -109,7 +116,7 @@ def test_pure_packages_import_no_module_with_io_clocks_or_randomness() -> None:
     offenders = {
         relative(path): found
         for path in sources(*PURE)
-        if relative(path) not in PURE_EXEMPT and (found := imported_roots(ast.parse(path.read_text())) & IMPURE_MODULES)
+        if relative(path) not in PURE_EXEMPT and (found := imported_roots(path) & IMPURE_MODULES)
     }
     assert offenders == {}
 
@@ -127,7 +134,7 @@ def test_files_of_the_client_without_io_use_no_network() -> None:
     without_io = {
         "anabranch." + ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for path in sources("client")
-        if "no io" in (ast.get_docstring(ast.parse(path.read_text())) or "").lower() and path.stem != "__init__"
+        if "no io" in (ast.get_docstring(nodes(path)[0]) or "").lower() and path.stem != "__init__"
     }
     assert len(without_io) >= 20
     offenders = {
@@ -151,10 +158,9 @@ def test_only_runtime_reads_clocks_and_global_randomness() -> None:
 def test_files_and_functions_have_a_limited_length() -> None:
     offenders = []
     for path in sources(*PACKAGES):
-        text = path.read_text()
-        if (lines := text.count("\n")) > MAX_FILE_LINES:
+        if (lines := path.read_text().count("\n")) > MAX_FILE_LINES:
             offenders.append(f"{relative(path)}: {lines} lines")
-        for node in ast.walk(ast.parse(text)):
+        for node in nodes(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 if length > MAX_FUNCTION_LINES:
@@ -176,8 +182,7 @@ def test_asserts_only_narrow_types() -> None:
     offenders = [
         f"{relative(path)}:{node.lineno}: {shown}"
         for path in sources(*PACKAGES)
-        if "assert" in (text := path.read_text())
-        for node in ast.walk(ast.parse(text))
+        for node in nodes(path)
         if isinstance(node, ast.Assert) and not narrows_a_type(node.test)
         if (shown := ast.unparse(node.test)) != ASSERTED_CALLERS.get(relative(path))
     ]
@@ -189,7 +194,7 @@ def test_decisions_of_the_controller_get_an_image_and_await_nothing() -> None:
     decisions = [
         (f"{relative(path)}: {node.name}", node)
         for path in sources("controller")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.returns is not None
         and "Effects" in ast.unparse(node.returns)
@@ -206,7 +211,7 @@ def test_no_handler_of_the_controller_awaits() -> None:
     awaiting = {
         relative(path)
         for path in sources("controller")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.AsyncFunctionDef)
     }
     assert {path for path in awaiting if not path.startswith("controller/reads/")} == AWAITING
@@ -217,7 +222,7 @@ def test_tasks_beside_the_queue_of_the_controller_change_no_object() -> None:
     assigned = [
         f"{name}.py:{node.lineno} {ast.unparse(node)}"
         for name in ("draining", "unread_expiry", "readers")
-        for node in ast.walk(ast.parse((ROOT / "controller" / "resize" / f"{name}.py").read_text()))
+        for node in nodes(ROOT / "controller" / "resize" / f"{name}.py")
         if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and ast.unparse(node.value) != "self"
     ]
     assert assigned == []
@@ -226,7 +231,7 @@ def test_tasks_beside_the_queue_of_the_controller_change_no_object() -> None:
 def test_a_class_has_a_name_of_its_own() -> None:
     files: dict[str, list[str]] = {}
     for path in sources(*PACKAGES):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 files.setdefault(node.name, []).append(relative(path))
     shared = {name: found for name, found in files.items() if len(found) > 1}
@@ -271,9 +276,9 @@ def test_tests_do_not_sleep_to_synchronise() -> None:
     assert offenders == []
 
 
-def assigned_privately(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def assigned_privately(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield each private attribute of another object that is assigned or deleted, or leads to such an attribute."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.Attribute | ast.Subscript) or isinstance(node.ctx, ast.Load):
             continue
         target: ast.expr = node
@@ -284,15 +289,13 @@ def assigned_privately(tree: ast.AST) -> Iterator[tuple[int, str]]:
             target = target.value
 
 
-def replaced_privately(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the private names that a file replaces or deletes, in code or by ``setattr`` and ``delattr``.
+def replaced_privately(nodes: Collection[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Yield the private names that the nodes of a file replace or delete, in code or by ``setattr`` and ``delattr``.
 
     Also yield each private attribute of its first argument that a replacement function uses.
     """
-    yield from assigned_privately(tree)
-    calls = [
-        node for node in ast.walk(tree) if isinstance(node, ast.Call) and called_name(node) in ("setattr", "delattr")
-    ]
+    yield from assigned_privately(nodes)
+    calls = [node for node in nodes if isinstance(node, ast.Call) and called_name(node) in ("setattr", "delattr")]
     for call in calls:
         names = [str(argument.value) for argument in call.args[:2] if isinstance(argument, ast.Constant)]
         yield from ((call.lineno, name) for name in names if PRIVATE.search(name))
@@ -301,7 +304,7 @@ def replaced_privately(tree: ast.AST) -> Iterator[tuple[int, str]]:
     functions = [node for node in new if isinstance(node, ast.Lambda)]
     functions += [
         node
-        for parent in (ast.walk(tree) if names_of_new else ())
+        for parent in (nodes if names_of_new else ())
         if not isinstance(parent, ast.ClassDef)
         for node in ast.iter_child_nodes(parent)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in names_of_new
@@ -320,17 +323,16 @@ def test_rules_are_switched_off_by_public_names() -> None:
         text = path.read_text()
         if "._" not in text and "attr(" not in text:
             continue
-        tree = ast.parse(text)
-        found += [f"{relative(path)}:{line} {name}" for line, name in replaced_privately(tree)]
-    for path in sources(*(f"tests/{folder}" for folder in MUTATED)):
-        text = path.read_text()
-        if "._" not in text:
-            continue
-        tree = ast.parse(text)
-        modules = imported_from_anabranch(tree)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and PRIVATE.search(node.attr) and ast.unparse(node.value) in modules:
-                found.append(f"{relative(path)}:{node.lineno} {ast.unparse(node)}")
+        in_file = tuple(ast.walk(ast.parse(text)))
+        names = list(replaced_privately(in_file))
+        if path.relative_to(ROOT / "tests").parts[0] in MUTATED:
+            modules = imported_from_anabranch(in_file)
+            names += [
+                (node.lineno, ast.unparse(node))
+                for node in in_file
+                if isinstance(node, ast.Attribute) and PRIVATE.search(node.attr) and ast.unparse(node.value) in modules
+            ]
+        found += [f"{relative(path)}:{line} {name}" for line, name in names]
     assert found == []
 
 
@@ -357,7 +359,7 @@ def test_rules_are_switched_off_by_public_names() -> None:
     ],
 )
 def test_a_private_name_is_found_in_a_replaced_attribute_and_in_its_replacement(source: str, names: list[str]) -> None:
-    assert [name for _line, name in replaced_privately(ast.parse(source))] == names
+    assert [name for _line, name in replaced_privately(tuple(ast.walk(ast.parse(source))))] == names
 
 
 @pytest.mark.parametrize(

@@ -47,4 +47,3 @@ async def running(nursery: Any, autojump_clock: trio.testing.MockClock) -> Async
     await trio.testing.wait_all_tasks_blocked()
     yield Running(coordinator, log, topics, levels)
     nursery.cancel_scope.cancel()
-    gc.unfreeze()

@@ -55,7 +55,7 @@ def process() -> Iterator[Process]:
     finally:
         gc.callbacks[:] = callbacks
         gc.set_threshold(*thresholds)
-        gc.unfreeze()
+        gc.freeze()
 
 
 class Knot:
