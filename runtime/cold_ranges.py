@@ -8,17 +8,23 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 
-WINDOW_BYTES = 512 << 10
+WINDOW_BYTES = 1 << 20
 """The largest number of bytes sent between two checks. Bytes that leave the cache meanwhile cost a short wait."""
 _READ_AHEAD_BYTES = 128 << 10
 RWF_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 
 
-def is_cold(fd: int, offset: int, length: int) -> bool:
-    """Whether a read of these bytes would wait for the disk; one byte in each ``_READ_AHEAD_BYTES`` is tried."""
-    if RWF_NOWAIT is None or length <= 0:
+def is_cold(fd: int, offset: int, length: int) -> bool | None:
+    """Whether a read of these bytes would wait for the disk; one byte in each ``_READ_AHEAD_BYTES`` is tried.
+
+    None: the file system cannot tell, for any bytes of this file.
+    """
+    if RWF_NOWAIT is None:
+        return None
+    if length <= 0:
         return False
     byte = bytearray(1)
     try:
@@ -26,8 +32,9 @@ def is_cold(fd: int, offset: int, length: int) -> bool:
             os.preadv(fd, [byte], at, RWF_NOWAIT)
     except BlockingIOError:
         return True
-    except OSError:  # RWF_NOWAIT is not supported, or the read itself will report the error
-        return False
+    except OSError as error:
+        # If it is another error, the read itself will report it.
+        return None if error.errno == errno.EOPNOTSUPP else False
     return False
 
 

@@ -26,11 +26,21 @@ class Descriptor:
     With ``reclaimer``, a large removed file is closed in the reclaimer's thread, because the close frees the blocks.
     """
 
-    __slots__ = ("fd", "reclaimer")
+    __slots__ = ("fd", "is_never_cold", "reclaimer")
 
     def __init__(self, fd: int, reclaimer: Reclaimer | None = None) -> None:
         self.fd = fd
         self.reclaimer = reclaimer
+        self.is_never_cold = False
+        """Whether the file system cannot tell which bytes are cold. Each attempt to ask it costs an exception."""
+
+    def is_cold(self, offset: int, length: int) -> bool:
+        """Whether a read of these bytes would wait for the disk."""
+        if self.is_never_cold:
+            return False
+        found = is_cold(self.fd, offset, length)
+        self.is_never_cold = found is None
+        return found is True
 
     def __del__(self) -> None:
         with contextlib.suppress(OSError):
@@ -59,7 +69,7 @@ class OsFileRange:
         return _pread(self.descriptor.fd, self.offset, self.length)
 
     async def load(self) -> bytes:
-        if is_cold(self.descriptor.fd, self.offset, self.length):
+        if self.descriptor.is_cold(self.offset, self.length):
             await trio.to_thread.run_sync(read_through, self.descriptor.fd, self.offset, self.length)
         return self.read()
 
@@ -114,7 +124,7 @@ class OsFile:
             raise
 
     def is_cold(self, offset: int, length: int) -> bool:
-        return is_cold(self._open.fd, offset, length)
+        return self._open.is_cold(offset, length)
 
     async def read_through(self, offset: int, length: int) -> None:
         descriptor = self._open  # it stays open meanwhile

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from anabranch.protocol.addresses import join_address
-from anabranch.runtime.cold_ranges import WINDOW_BYTES, is_cold, read_through
+from anabranch.runtime.cold_ranges import WINDOW_BYTES, read_through
 from anabranch.runtime.env import DEFAULT_BACKLOG, Buffer, FileRange, Listener, Part, Stream
 from anabranch.runtime.staggered import connect_to_one, in_turn
 from anabranch.runtime.turns import TRANSFER, turns
@@ -29,6 +29,7 @@ _PARTS_AT_ONCE = 512
 _OPERATIONS_PER_YIELD = 8
 _ACCEPTED_PER_YIELD = 64
 """The number of connections accepted before other sockets get their turn: a burst of connects must not wait long."""
+_BUFFERS = (bytes, bytearray, memoryview)
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 DEFAULT_KEEP_ALIVE_S = 30.0
@@ -84,8 +85,11 @@ class _Socket:
     async def _yield_now_and_then(self, most: int = _OPERATIONS_PER_YIELD) -> None:
         self._busy_operations += 1
         if self._busy_operations >= most:
-            self._busy_operations = 0
-            await self._waits.checkpoint()
+            await self._yield()
+
+    async def _yield(self) -> None:
+        self._busy_operations = 0
+        await self._waits.checkpoint()
 
 
 class SocketStream(_Socket):
@@ -132,7 +136,9 @@ class SocketStream(_Socket):
                 continue
             else:
                 self._turns.left -= received
-                await self._yield_now_and_then()
+                self._busy_operations += 1
+                if self._busy_operations >= _OPERATIONS_PER_YIELD:
+                    await self._yield()
                 return received
 
     def has_ended(self) -> bool:
@@ -155,9 +161,10 @@ class SocketStream(_Socket):
 
     def send_now(self, parts: Sequence[Part]) -> Sequence[Part]:
         left = _not_empty(parts)
-        with contextlib.suppress(OSError):
-            self._pushed(left)
-        return tuple(left)
+        try:
+            return () if self._pushed(left) else tuple(left)
+        except OSError:  # the next send meets it again
+            return tuple(left)
 
     def _pushed(self, left: deque[Part]) -> bool:
         """Send parts and remove them from ``left``. False if parts are left: a send would wait, or the turn is over.
@@ -165,13 +172,16 @@ class SocketStream(_Socket):
         ``_cold`` is then the part that waits for the disk. ``_cold`` is None if the send does not wait for the disk.
         """
         self._cold = None
-        enough = len(left) - _PARTS_AT_ONCE
-        while len(left) > max(0, enough):
+        enough = max(0, len(left) - _PARTS_AT_ONCE)
+        while len(left) > enough:
+            part = left[0]
             try:
-                if self._is_cold(left[0]):
-                    self._cold = cast(FileRange, left[0])
+                if isinstance(part, _BUFFERS):
+                    self._send_buffers(left)
+                elif self._is_cold(part):
+                    self._cold = cast(FileRange, part)
                     return False
-                if (fd := _descriptor(left[0])) is None:
+                elif (fd := _descriptor(part)) is None:
                     self._send_buffers(left)
                 else:
                     self._send_file(fd, left)
@@ -186,18 +196,23 @@ class SocketStream(_Socket):
         flags = 0
         buffers: list[Buffer] = []
         for part in left:
-            if _descriptor(part) is not None or len(buffers) == _MAX_IOVECS or (buffers and self._is_cold(part)):
+            if len(buffers) == _MAX_IOVECS:
                 flags = _MSG_MORE
                 break
-            buffers.append(buffer_of(part))
+            if not isinstance(part, _BUFFERS):
+                if _descriptor(part) is not None or (buffers and self._is_cold(part)):
+                    flags = _MSG_MORE
+                    break
+                part = buffer_of(part)
+            buffers.append(cast(Buffer, part))
         sent = self._socket.sendmsg(buffers, (), flags)
         self._turns.left -= sent
         for buffer in buffers:
-            view = memoryview(buffer).cast("B")
-            if sent < view.nbytes:
-                left[0] = view[sent:]
+            size = buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
+            if sent < size:
+                left[0] = memoryview(buffer).cast("B")[sent:]
                 return
-            sent -= view.nbytes
+            sent -= size
             left.popleft()
 
     def _send_file(self, fd: int, left: deque[Part]) -> None:
@@ -212,13 +227,12 @@ class SocketStream(_Socket):
             left.popleft()
 
     def _is_cold(self, part: Part) -> bool:
-        if isinstance(part, bytes | bytearray | memoryview) or part is self._looked_at:
-            return False
+        """Whether a range of a file, which is not a buffer, waits for the disk."""
         descriptor = getattr(part, "descriptor", None)
-        if descriptor is None:
+        if descriptor is None or descriptor.is_never_cold or part is self._looked_at:
             return False
         file_range = cast(FileRange, part)
-        return is_cold(descriptor.fd, file_range.offset, min(file_range.length, WINDOW_BYTES))
+        return bool(descriptor.is_cold(file_range.offset, min(file_range.length, WINDOW_BYTES)))
 
     async def _read_through(self, part: FileRange) -> None:
         """Read the next bytes to send from the disk in a thread, while other connections are served."""
@@ -230,21 +244,19 @@ class SocketStream(_Socket):
 
 def _not_empty(parts: Sequence[Part]) -> deque[Part]:
     """The parts that are not empty: after MSG_MORE the kernel waits for more bytes, so each part must have some."""
-    return deque([part for part in parts if len(part)])
+    return deque(filter(len, parts))
 
 
 def _descriptor(part: Part) -> int | None:
-    """The descriptor to send a part from; None for buffers and for ranges that are read."""
-    if isinstance(part, bytes | bytearray | memoryview) or len(part) <= SMALL_RANGE_BYTES:
-        return None
+    """The descriptor to send a range from; None for ranges that are read."""
     descriptor = getattr(part, "descriptor", None)
-    return None if descriptor is None else cast(int, descriptor.fd)
+    return None if descriptor is None or len(part) <= SMALL_RANGE_BYTES else cast(int, descriptor.fd)
 
 
 def buffer_of(part: Part) -> Buffer:
     """The bytes of a part: a buffer itself, or a range's bytes. Raises ``OSError`` if the file has become shorter."""
-    if isinstance(part, bytes | bytearray | memoryview):
-        return part
+    if isinstance(part, _BUFFERS):
+        return cast(Buffer, part)
     data = cast(FileRange, part).read()
     if len(data) != len(part):
         raise OSError(errno.EIO, f"the file ends {len(part) - len(data)} bytes before the end of the range to send")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import threading
@@ -13,7 +14,7 @@ import anyio
 import pytest
 import trio
 
-from anabranch.runtime import cold_ranges, os_sockets, real_anyio, real_trio
+from anabranch.runtime import cold_ranges, os_files, os_sockets, real_anyio, real_trio
 from anabranch.runtime.cold_ranges import WINDOW_BYTES, is_cold, read_through
 from anabranch.runtime.env import Network, Stream
 
@@ -59,7 +60,7 @@ class SlowDisk:
         self.threads: set[int] = set()
         self.most_bytes = 0
         self._warm: set[int] = set()
-        monkeypatch.setattr(os_sockets, "is_cold", self._is_cold)
+        monkeypatch.setattr(os_files, "is_cold", self._is_cold)
         monkeypatch.setattr(os_sockets, "read_through", self._read_through)
 
     def _is_cold(self, fd: int, offset: int, length: int) -> bool:
@@ -160,3 +161,18 @@ def test_nothing_is_cold_where_the_kernel_cannot_be_asked(monkeypatch: pytest.Mo
         os.close(fd)
     monkeypatch.undo()
     assert not is_cold(fd, 0, 1), "the later read reports the error"
+
+
+def test_a_file_system_that_cannot_tell_is_asked_once_per_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    errors = [errno.EIO, errno.EOPNOTSUPP]
+
+    def preadv(*_arguments: object) -> int:
+        raise OSError(errors.pop(0), "no")
+
+    file = real_trio.RealStorage().open(str(tmp_path / "file"), create=True)
+    file.append(b"x")
+    monkeypatch.setattr(os, "preadv", preadv)
+    assert not file.is_cold(0, 1), "an error that the read itself reports"
+    assert not file.is_cold(0, 1)
+    assert not errors
+    assert not file.is_cold(0, 1)
