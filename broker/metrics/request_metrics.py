@@ -1,13 +1,15 @@
 """Counts requests by API: their number, the time of each part and their errors, as in Kafka's ``RequestMetrics``.
 
-To count a request takes a few additions. A part that took no time is not counted (the answer waited for nothing, or the
-response was sent at once). When the buckets are read, these requests are added to the first bucket.
+The times of a request are only kept when it is answered. Many requests are counted together, at the latest when the
+metrics are read.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator
+from operator import add, sub
 from typing import Any
 
 from prometheus_client.core import Metric
@@ -15,11 +17,10 @@ from prometheus_client.core import Metric
 from anabranch.broker.metrics.table import BROKER_METRICS
 from anabranch.protocol.api_keys import API, ApiKey
 from anabranch.protocol.errors import ErrorCode
-from anabranch.runtime.metrics import cumulated
 
 BOUNDS_MS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 5000.0)
 _BOUNDS_S = tuple(bound / 1000 for bound in BOUNDS_MS)
-_SHORT_S = _BOUNDS_S[0]
+_COUNTED_AT_ONCE = 256
 _PREFIX = "kafka_network_requestmetrics"
 _FETCH, _FOLLOWER = int(ApiKey.FETCH), -1
 """Fetches of followers are counted separately."""
@@ -35,27 +36,43 @@ class _Part:
     __slots__ = ("counts", "total")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(_BOUNDS_S) + 1)
+        self.counts = [0] * len(_BOUNDS_S)
+        """For each bound the number of requests that took at most this long."""
         self.total = 0.0
 
+    def add(self, counts: list[int], total: float) -> None:
+        self.counts = list(map(add, self.counts, counts))
+        self.total += total
+
     def buckets(self, requests: int) -> list[tuple[str, float]]:
-        counts = list(self.counts)
-        counts[0] += requests - sum(counts)
-        return cumulated(BOUNDS_MS, counts)
+        return [*zip(map(str, BOUNDS_MS), map(float, self.counts)), ("+Inf", float(requests))]
 
 
 class _Api:
     """The requests of one API. ``parts`` are in the order of ``_PARTS``."""
 
-    __slots__ = ("parts", "versions")
+    __slots__ = ("latest", "parts", "versions")
 
     def __init__(self) -> None:
-        self.versions: dict[int, int] = {}
+        self.versions: Counter[int] = Counter()
         self.parts = tuple(_Part() for _ in _PARTS)
+        self.latest: list[tuple[int, float, float, float, float, float]] = []
+        """The version and the times of requests that are not counted yet."""
 
     @property
     def requests(self) -> int:
         return sum(self.versions.values())
+
+    def count_latest(self) -> None:
+        if not self.latest:
+            return
+        versions, arrived, begun, handled, filled, sent = zip(*self.latest)
+        self.latest.clear()
+        self.versions.update(versions)
+        began, ended = (arrived, begun, handled, filled, arrived), (begun, handled, filled, sent, sent)
+        for part, since, until in zip(self.parts, began, ended):
+            took = sorted(map(sub, until, since))
+            part.add([bisect_right(took, bound) for bound in _BOUNDS_S], sum(took))
 
 
 class RequestMetrics:
@@ -85,14 +102,10 @@ class RequestMetrics:
         api = self._apis.get(key)
         if api is None:
             api = self._apis[key] = _Api()
-        versions = api.versions
-        versions[version] = versions.get(version, 0) + 1
-        spent = (begun - arrived, handled - begun, filled - handled, sent - filled, sent - arrived)
-        for part, took in zip(api.parts, spent):
-            if took > 0.0:
-                part.total += took
-                if took > _SHORT_S:  # the first bucket is completed when it is read
-                    part.counts[bisect_left(_BOUNDS_S, took)] += 1
+        latest = api.latest
+        latest.append((version, arrived, begun, handled, filled, sent))
+        if len(latest) >= _COUNTED_AT_ONCE:
+            api.count_latest()
 
     def note_error(self, api_key: int, code: int, count: int = 1) -> None:
         key = (api_key, code)
@@ -122,6 +135,8 @@ class RequestMetrics:
     # ------------------------------------------------------------ reading
 
     def __call__(self) -> Iterator[Metric | None]:
+        for each in self._apis.values():
+            each.count_latest()
         apis = list(self._named())
         requests = BROKER_METRICS.family(f"{_PREFIX}_requests")
         for name, api in apis:
@@ -159,11 +174,9 @@ def _name(api_key: int) -> str:
 def _sum(one: _Api, other: _Api) -> _Api:
     found = _Api()
     for api in (one, other):
-        for version, count in api.versions.items():
-            found.versions[version] = found.versions.get(version, 0) + count
+        found.versions.update(api.versions)
         for part, more in zip(found.parts, api.parts):
-            part.counts = [a + b for a, b in zip(part.counts, more.counts)]
-            part.total += more.total
+            part.add(more.counts, more.total)
     return found
 
 
