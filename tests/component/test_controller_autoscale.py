@@ -18,7 +18,7 @@ from anabranch.zk_schemas.topic import TopicZnode
 from tests.support.controller.controller_cluster import ControllerCluster
 from tests.support.resize.resize_rules import BROKERS, TOPIC, alter, configure, resized
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 
 WINDOW_S, COOLDOWN_S = 20, 60
 KEYS = {
@@ -62,7 +62,7 @@ def asked(cluster: ControllerCluster) -> int:
     )
 
 
-async def test_the_count_follows_the_write_rate(cluster: ControllerCluster, autojump_clock: object) -> None:
+async def test_the_count_follows_the_write_rate(cluster: ControllerCluster) -> None:
     assert await configure(cluster, **KEYS) == ErrorCode.NONE
     counts = await write(cluster, 1_000, 400)
     assert list(dict.fromkeys(counts)) == [4, 8, 16]
@@ -74,9 +74,7 @@ async def test_the_count_follows_the_write_rate(cluster: ControllerCluster, auto
     assert list(dict.fromkeys(counts))[:2] == [16, 8]
 
 
-async def test_a_new_controller_measures_and_cools_down_again(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_new_controller_measures_and_cools_down_again(cluster: ControllerCluster) -> None:
     assert await configure(cluster, **KEYS) == ErrorCode.NONE
     assert set(await write(cluster, 1_000, COOLDOWN_S - 10)) == {4}
     await cluster.start_controller(1001)
@@ -87,7 +85,7 @@ async def test_a_new_controller_measures_and_cools_down_again(
 
 
 async def test_a_refused_resize_is_tried_again_and_logged_once(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A shrink is refused when records never expire: its marked partitions would stay for ever."""
     await resized(cluster, 8)
@@ -105,7 +103,7 @@ async def test_a_refused_resize_is_tried_again_and_logged_once(
 
 
 async def test_a_topic_is_not_halved_while_stock_producers_write_to_it(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     await resized(cluster, 8)
     cluster.brokers[1].stock_producers[TOPIC] = (0, -1)
@@ -120,9 +118,7 @@ async def test_a_topic_is_not_halved_while_stock_producers_write_to_it(
     assert 8 in await write(cluster, 1, 300)
 
 
-async def test_no_broker_is_asked_while_no_topic_enables_autoscaling(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_no_broker_is_asked_while_no_topic_enables_autoscaling(cluster: ControllerCluster) -> None:
     await trio.sleep(60)  # virtual time: rounds of the controller
     before = [len(cluster.brokers[broker].requests) for broker in BROKERS]
     await trio.sleep(600)  # virtual time: rounds of the controller
@@ -138,9 +134,7 @@ async def test_no_broker_is_asked_while_no_topic_enables_autoscaling(
     assert asked(cluster) == stopped
 
 
-async def test_a_topic_without_autoscaling_is_measured_on_request(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_topic_without_autoscaling_is_measured_on_request(cluster: ControllerCluster) -> None:
     assert (await measured(cluster)).appended_bytes == 0
     assert set(await write(cluster, 1_000, 90)) == {4}
     result = await measured(cluster)
@@ -150,9 +144,7 @@ async def test_a_topic_without_autoscaling_is_measured_on_request(
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
-async def test_a_topic_may_be_created_with_autoscaling(
-    cluster: ControllerCluster, autojump_clock: object, by_hand: bool
-) -> None:
+async def test_a_topic_may_be_created_with_autoscaling(cluster: ControllerCluster, by_hand: bool) -> None:
     """A config that was written before its topic exists takes effect too, although no notification names the config."""
     await trio.sleep(60)  # virtual time: the configs of all topics were read
     keys = {name.replace("_", "."): value for name, value in KEYS.items()}

@@ -35,9 +35,7 @@ def live_ids(cluster: ControllerCluster, broker_id: int) -> list[int]:
     return [broker.id for broker in sent[-1].live_brokers] if sent else []
 
 
-async def test_a_new_address_of_a_broker_is_sent_to_all_without_an_election(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_new_address_of_a_broker_is_sent_to_all_without_an_election(cluster: ControllerCluster) -> None:
     """KIP-226: the znode is rewritten and keeps its czxid, so there is no election and no LeaderAndIsr."""
     state = await cluster.state("t", 0)
     orders = [len(broker.sent(LeaderAndIsrRequest)) for broker in cluster.brokers.values()]
@@ -58,7 +56,7 @@ async def test_a_new_address_of_a_broker_is_sent_to_all_without_an_election(
 
 
 async def test_five_created_topics_take_at_most_two_leader_and_isr_requests_to_a_broker(
-    cluster: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster,
 ) -> None:
     before = len(cluster.brokers[1].sent(LeaderAndIsrRequest))
     topics = [CreatableTopic(name=f"many-{i}", num_partitions=4, replication_factor=1) for i in range(5)]
@@ -67,7 +65,7 @@ async def test_five_created_topics_take_at_most_two_leader_and_isr_requests_to_a
     assert len(cluster.brokers[1].sent(LeaderAndIsrRequest)) - before <= 2
 
 
-async def test_a_request_is_repeated_until_it_is_answered(cluster: ControllerCluster, autojump_clock: object) -> None:
+async def test_a_request_is_repeated_until_it_is_answered(cluster: ControllerCluster) -> None:
     cluster.fabric.reset("controller1000", "broker2")
     cluster.fabric.cut("broker2", "controller1000")
     topic = CreatableTopic(name="later", num_partitions=2, replication_factor=1)
@@ -78,7 +76,7 @@ async def test_a_request_is_repeated_until_it_is_answered(cluster: ControllerClu
 
 
 async def test_a_malformed_registration_is_logged_and_left_out(
-    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture, autojump_clock: object
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
         await cluster.store.create(paths.broker_id(7), b'{"endpoints":[]}', ephemeral=True)
@@ -88,7 +86,7 @@ async def test_a_malformed_registration_is_logged_and_left_out(
 
 
 async def test_controlled_shutdown_checks_the_broker_epoch_and_moves_no_single_replica(
-    cluster: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster,
 ) -> None:
     epoch = (await cluster.store.get(paths.broker_id(1))).czxid
     stale = await cluster.request(ControlledShutdownRequest(broker_id=1, broker_epoch=epoch - 1))
@@ -104,7 +102,7 @@ async def test_controlled_shutdown_checks_the_broker_epoch_and_moves_no_single_r
 
 
 async def test_the_clocks_of_brokers_are_compared_when_they_register_and_not_when_the_cluster_is_read(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Registrations that a new controller finds may be old. That is no difference between clocks."""
     broker, clock = cluster.brokers[1], SimClock()

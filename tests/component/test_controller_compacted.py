@@ -14,7 +14,7 @@ from anabranch.zk_schemas import paths
 from tests.support.controller.controller_cluster import ControllerCluster, FakeBroker
 from tests.support.resize.resize_rules import TOPIC, alter, configure, hold_records, resized
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 COMPACT = {"cleanup_policy": "compact"}
 STAYS = (
     "The topic is compacted: partitions 4, 5 stay, because they have the latest values of their keys."
@@ -54,7 +54,7 @@ LATEST = f"{LOSS_KEY}=true: they have the latest values of their keys"
 
 @pytest.mark.parametrize("config", [COMPACT, COMPACT | {"delete_records_when_drained": "true", "retention_ms": "-1"}])
 async def test_marked_partitions_of_a_compacted_topic_stay_though_every_group_has_read_them(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture, config: dict[str, str]
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture, config: dict[str, str]
 ) -> None:
     """Hole 24: retention and the config that drains other topics have no effect here. A grow revives the partitions."""
     caplog.set_level(logging.INFO)
@@ -65,9 +65,7 @@ async def test_marked_partitions_of_a_compacted_topic_stay_though_every_group_ha
     assert state.lineage[-1].losers == {1: 2} and cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
 
 
-async def test_the_dry_run_and_the_response_report_whether_latest_values_are_lost(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_the_dry_run_and_the_response_report_whether_latest_values_are_lost(cluster: ControllerCluster) -> None:
     await configure(cluster, cleanup_policy="compact")
     assert await answered(cluster, 6, validate_only=True) == (0, None)
     await resized(cluster, 6)
@@ -86,7 +84,7 @@ async def test_the_dry_run_and_the_response_report_whether_latest_values_are_los
 
 
 async def test_a_topic_that_becomes_compacted_keeps_partitions_that_are_not_drained_yet(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The topic becomes compacted during a round of the drain, while the controller waits for the groups."""
     caplog.set_level(logging.INFO)

@@ -82,7 +82,7 @@ def without_notifications(cluster: ControllerCluster) -> None:
 
 @pytest.mark.parametrize("kind", ["altered", "created"])
 async def test_the_controller_uses_configs_that_it_wrote_before_any_notification(
-    cluster: ControllerCluster, autojump_clock: object, kind: str
+    cluster: ControllerCluster, kind: str
 ) -> None:
     assert (await alter(cluster, UNCLEAN, "true")).error_code == ErrorCode.NONE
     without_notifications(cluster)
@@ -96,9 +96,7 @@ async def test_the_controller_uses_configs_that_it_wrote_before_any_notification
     assert await is_state(cluster, -1, [1])
 
 
-async def test_an_edit_by_hand_takes_effect_when_a_notification_names_it(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_an_edit_by_hand_takes_effect_when_a_notification_names_it(cluster: ControllerCluster) -> None:
     await edit(cluster, unclean_leader_election_enable="true")
     await lose_in_sync(cluster)
     await trio.sleep(20)  # virtual time: longer than any wait
@@ -107,9 +105,7 @@ async def test_an_edit_by_hand_takes_effect_when_a_notification_names_it(
     await cluster.until(lambda: is_state(cluster, 2, [2]))
 
 
-async def test_an_edit_by_hand_takes_effect_when_the_cluster_is_read_again(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_an_edit_by_hand_takes_effect_when_the_cluster_is_read_again(cluster: ControllerCluster) -> None:
     await edit(cluster, unclean_leader_election_enable="true")
     await lose_in_sync(cluster)
     cluster.kill_controller(1000)
@@ -117,9 +113,7 @@ async def test_an_edit_by_hand_takes_effect_when_the_cluster_is_read_again(
     await cluster.until(lambda: is_state(cluster, 2, [2]))
 
 
-async def test_the_cluster_is_read_again_if_a_notification_was_removed_unread(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_the_cluster_is_read_again_if_a_notification_was_removed_unread(cluster: ControllerCluster) -> None:
     assert (await alter(cluster, "retention.ms", "7")).error_code == ErrorCode.NONE
     await lose_in_sync(cluster)
     await edit(cluster, unclean_leader_election_enable="true")
@@ -130,7 +124,7 @@ async def test_the_cluster_is_read_again_if_a_notification_was_removed_unread(
 
 @pytest.mark.parametrize("is_expired", [False, True], ids=["connection lost", "session expired"])
 async def test_an_edit_whose_notification_came_while_disconnected_takes_effect(
-    cluster: ControllerCluster, autojump_clock: object, is_expired: bool
+    cluster: ControllerCluster, is_expired: bool
 ) -> None:
     await lose_in_sync(cluster)
     session = cluster.sessions[1000]
@@ -146,19 +140,14 @@ async def test_an_edit_whose_notification_came_while_disconnected_takes_effect(
     await cluster.until(lambda: is_state(cluster, 2, [2]))
 
 
-async def test_a_request_keeps_an_edit_without_a_notification(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_request_keeps_an_edit_without_a_notification(cluster: ControllerCluster) -> None:
     await edit(cluster, segment_ms="9")
     assert (await alter(cluster, "retention.ms", "7")).error_code == ErrorCode.NONE
     assert await config(cluster) == {"segment.ms": "9", "retention.ms": "7"}
 
 
 async def test_the_cluster_is_not_read_again_when_old_notifications_are_purged(
-    cluster: ControllerCluster,
-    autojump_clock: object,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("anabranch.controller.config_changes.CHANGES_KEPT", 1)
     changes = [AlterableConfig(name="retention.ms", config_operation=0, value="7")]

@@ -45,7 +45,7 @@ async def notified(cluster: ControllerCluster) -> list[str]:
     return [ConfigChange.decode(path, (await cluster.store.get(path)).data).entity_path for path in found]
 
 
-async def test_a_change_of_keys_is_written_and_notified(cluster: ControllerCluster, autojump_clock: object) -> None:
+async def test_a_change_of_keys_is_written_and_notified(cluster: ControllerCluster) -> None:
     path = paths.topic_config("t")
     assert (await change(cluster, TOPIC, "t", ("retention.ms", SET, "7"))).error_code == ErrorCode.NONE
     await change(cluster, TOPIC, "t", ("segment.ms", SET, "9"))
@@ -57,7 +57,7 @@ async def test_a_change_of_keys_is_written_and_notified(cluster: ControllerClust
     assert await notified(cluster) == ["topics/t"] * 2 + ["brokers/1", "brokers/<default>"]
 
 
-async def test_alter_configs_replaces_the_whole_config(cluster: ControllerCluster, autojump_clock: object) -> None:
+async def test_alter_configs_replaces_the_whole_config(cluster: ControllerCluster) -> None:
     await change(cluster, TOPIC, "t", ("retention.ms", SET, "7"))
     configs = [alter_configs.AlterableConfig(name="segment.ms", value="9")]
     resource = alter_configs.AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=configs)

@@ -23,7 +23,7 @@ from anabranch.runtime.env import ZkOp
 from anabranch.zk_schemas import paths
 from tests.support.controller.controller_cluster import ControllerCluster
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 BROKERS = (1, 2, 3, 4)
 PARTITIONS = 130
 """With this many partitions, a creation takes several multis, and so does a deletion."""
@@ -178,7 +178,7 @@ POINTS = [(name, write) for name, (*_, writes) in OPERATIONS.items() for write i
 
 @pytest.mark.parametrize(("operation", "write"), POINTS, ids=[f"{name}-{write}" for name, write in POINTS])
 async def test_the_next_controller_finishes_an_operation_interrupted_after_any_write(
-    nursery: trio.Nursery, autojump_clock: object, operation: str, write: int
+    nursery: trio.Nursery, operation: str, write: int
 ) -> None:
     before, work, finished, _ = OPERATIONS[operation]
     cluster = await start(nursery)
@@ -204,9 +204,7 @@ async def test_the_next_controller_finishes_an_operation_interrupted_after_any_w
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-async def test_every_write_of_each_operation_is_interrupted(
-    nursery: trio.Nursery, autojump_clock: object, operation: str
-) -> None:
+async def test_every_write_of_each_operation_is_interrupted(nursery: trio.Nursery, operation: str) -> None:
     before, work, finished, writes = OPERATIONS[operation]
     cluster = await start(nursery)
     await before(cluster)

@@ -26,7 +26,7 @@ from tests.support.resize.resize_rules import (
     started,
 )
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 
 
 async def marked_and_committed(cluster: ControllerCluster, *committed: tuple[str, int]) -> None:
@@ -42,9 +42,7 @@ async def marked_and_committed(cluster: ControllerCluster, *committed: tuple[str
         cluster.brokers[2].groups[name] = {(TOPIC, 4): (40, -1), (TOPIC, 5): (offset, incarnation)}
 
 
-async def test_a_partition_is_drained_once_every_group_has_read_it(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_partition_is_drained_once_every_group_has_read_it(cluster: ControllerCluster) -> None:
     await marked_and_committed(cluster, ("fast", 40), ("slow", 39))
     await trio.sleep(10)  # virtual time: several polls
     assert cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
@@ -63,7 +61,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def test_the_reason_that_delays_a_drain_is_logged_once(
-    nursery: trio.Nursery, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The controller checks the drain many times, and logs the reason once while the reason stays the same."""
     caplog.set_level(logging.INFO)
@@ -98,7 +96,7 @@ async def test_the_reason_that_delays_a_drain_is_logged_once(
 
 
 async def test_nothing_is_deleted_while_it_is_unknown_which_topics_a_group_reads(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The group has committed nothing."""
     caplog.set_level(logging.INFO)
@@ -122,7 +120,7 @@ async def test_nothing_is_deleted_while_it_is_unknown_which_topics_a_group_reads
 
 
 async def test_nothing_is_deleted_while_a_coordinator_is_loading(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     await marked_and_committed(cluster, ("g", 40))
@@ -135,9 +133,7 @@ async def test_nothing_is_deleted_while_a_coordinator_is_loading(
     await cluster.until(lambda: finished(cluster, 4))
 
 
-async def test_a_partition_that_cannot_be_drained_does_not_delay_another(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_partition_that_cannot_be_drained_does_not_delay_another(cluster: ControllerCluster) -> None:
     """Partition 5 is drained, although the leader of partition 4 does not delete records when requested."""
     for broker in cluster.brokers.values():
         broker.keeps.add((TOPIC, 4))
@@ -145,9 +141,7 @@ async def test_a_partition_that_cannot_be_drained_does_not_delay_another(
     await cluster.until(lambda: cluster.brokers[1].logs[TOPIC, 5].start_offset == 40)
 
 
-async def test_while_one_group_holds_a_partition_the_others_are_not_asked(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_while_one_group_holds_a_partition_the_others_are_not_asked(cluster: ControllerCluster) -> None:
     await marked_and_committed(cluster, ("slow", 39))
     for number in range(30):
         cluster.brokers[3].groups[f"other-{number}"] = {("other", 0): (1, -1)}
@@ -163,9 +157,7 @@ async def test_while_one_group_holds_a_partition_the_others_are_not_asked(
     await cluster.until(lambda: finished(cluster, 4))
 
 
-async def test_a_group_that_held_a_partition_is_found_at_its_new_coordinator(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_group_that_held_a_partition_is_found_at_its_new_coordinator(cluster: ControllerCluster) -> None:
     """The group's earlier coordinator still runs, but does not name the group any more."""
     await marked_and_committed(cluster, ("slow", 39))
     await cluster.until(lambda: cluster.brokers[1].logs[TOPIC, 4].start_offset == 40)
@@ -174,9 +166,7 @@ async def test_a_group_that_held_a_partition_is_found_at_its_new_coordinator(
     await cluster.until(lambda: finished(cluster, 4))
 
 
-async def test_nothing_is_deleted_while_a_group_moves_to_another_coordinator(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_nothing_is_deleted_while_a_group_moves_to_another_coordinator(cluster: ControllerCluster) -> None:
     """Broker 1 is asked before it gets the group, broker 2 after it lost the group. Both respond without an error."""
     await cluster.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[2,1]}}')
     await marked_and_committed(cluster, ("slow", 39))
@@ -211,10 +201,7 @@ async def revived(cluster: ControllerCluster) -> None:
 
 @pytest.mark.parametrize(("happens", "kept"), [(recreated, [5]), (revived, [4, 5])])
 async def test_nothing_is_deleted_from_a_partition_that_changes_while_the_groups_are_asked(
-    nursery: trio.Nursery,
-    autojump_clock: object,
-    happens: Callable[[ControllerCluster], Awaitable[None]],
-    kept: list[int],
+    nursery: trio.Nursery, happens: Callable[[ControllerCluster], Awaitable[None]], kept: list[int]
 ) -> None:
     """The group has committed offset 40 of partition 5 with its incarnation, and of partition 4 without."""
     cluster = await started(nursery)
@@ -237,9 +224,7 @@ async def test_nothing_is_deleted_from_a_partition_that_changes_while_the_groups
     assert {cluster.brokers[1].logs[TOPIC, p].start_offset for p in kept} == {0}
 
 
-async def test_a_deletion_names_the_leader_epoch_of_the_closed_partition(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_deletion_names_the_leader_epoch_of_the_closed_partition(cluster: ControllerCluster) -> None:
     """A leader refuses a deletion that arrives after its partition was revived."""
     await marked_and_committed(cluster, ("g", 40))
     epoch = (await cluster.state(TOPIC, 5)).leader_epoch
@@ -271,7 +256,7 @@ async def warned(
 
 
 async def test_a_warning_names_awaited_records_that_are_about_to_expire(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Hole 22: while awaited records are about to expire unread, the operator gets a warning each minute.
 
@@ -290,7 +275,7 @@ async def test_a_warning_names_awaited_records_that_are_about_to_expire(
 
 
 async def test_no_warning_is_given_without_ordered_delivery(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert await configure(cluster, enable_ordered_delivery="false") == ErrorCode.NONE
     await resized(cluster, 6)
@@ -298,9 +283,7 @@ async def test_no_warning_is_given_without_ordered_delivery(
     assert await warned(cluster, caplog, dict.fromkeys(range(6), 30), log) == []
 
 
-async def test_steps_and_unfinished_resizes_are_counted_for_prometheus(
-    nursery: trio.Nursery, autojump_clock: object
-) -> None:
+async def test_steps_and_unfinished_resizes_are_counted_for_prometheus(nursery: trio.Nursery) -> None:
     cluster = await started(nursery, metrics_listener="controller1000:9100")
     await resized(cluster, 6)
     stream = await cluster.fabric.node("scraper").connect("controller1000", 9100)
@@ -327,7 +310,7 @@ async def expired(cluster: ControllerCluster) -> None:
 
 
 async def test_an_expired_partition_is_removed_once_its_live_owner_has_processed_it(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The owner's application may have delivered but unflushed records of the partition."""
     caplog.set_level(logging.INFO)
@@ -343,7 +326,7 @@ async def test_an_expired_partition_is_removed_once_its_live_owner_has_processed
 
 
 async def test_a_drain_names_the_brokers_that_are_behind_and_does_not_wait_for_them(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A live broker with a full disk cannot follow to the end of a marked partition, and is not in the ISR."""
     caplog.set_level(logging.INFO)

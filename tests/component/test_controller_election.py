@@ -22,7 +22,7 @@ from anabranch.zk_schemas.controller import ControllerZnode, decode_controller_e
 from sim.zk import FakeZk
 from tests.support.controller.controller_cluster import ControllerCluster
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 
 
 def creation(name: str) -> CreateTopicsRequest:
@@ -44,15 +44,13 @@ async def epoch(cluster: ControllerCluster) -> int:
     return decode_controller_epoch(paths.CONTROLLER_EPOCH, (await cluster.store.get(paths.CONTROLLER_EPOCH)).data)
 
 
-async def test_a_standby_controller_answers_not_controller(cluster: ControllerCluster, autojump_clock: object) -> None:
+async def test_a_standby_controller_answers_not_controller(cluster: ControllerCluster) -> None:
     response = await cluster.request(creation("t"), controller_id=1001)
     assert response.topics[0].error_code == ErrorCode.NOT_CONTROLLER
     assert await cluster.store.children(paths.TOPICS) == []
 
 
-async def test_a_response_that_its_version_cannot_carry_closes_the_connection(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_response_that_its_version_cannot_carry_closes_the_connection(cluster: ControllerCluster) -> None:
     """Version 0 of ElectLeaders, which no broker sends to a controller, has no error for the whole request."""
     stream = await cluster.fabric.node("client").connect("controller1001", 9090)
     with capture_logs() as logged, trio.fail_after(60):
@@ -65,9 +63,7 @@ async def test_a_response_that_its_version_cannot_carry_closes_the_connection(
     assert found["reason"] == "ElectLeadersResponse v0: error_code is set, but this version has no such field"
 
 
-async def test_the_standby_takes_over_and_sends_everything_under_a_higher_epoch(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_the_standby_takes_over_and_sends_everything_under_a_higher_epoch(cluster: ControllerCluster) -> None:
     assert (await cluster.request(creation("t"))).topics[0].error_code == ErrorCode.NONE
     assert await epoch(cluster) == 1
     cluster.brokers[1].requests.clear()
@@ -82,9 +78,7 @@ async def test_the_standby_takes_over_and_sends_everything_under_a_higher_epoch(
     assert (await cluster.request(creation("u"))).topics[0].error_code == ErrorCode.NONE
 
 
-async def test_a_controller_whose_session_expired_resigns_and_can_be_elected_again(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_controller_whose_session_expired_resigns_and_can_be_elected_again(cluster: ControllerCluster) -> None:
     cluster.sessions[1000].expire()
     await cluster.until(lambda: any(r.controller_epoch == 2 for r in cluster.brokers[1].sent(UpdateMetadataRequest)))
     active = await cluster.active()
@@ -102,9 +96,7 @@ async def test_a_controller_whose_session_expired_resigns_and_can_be_elected_aga
     assert (await cluster.request(creation("t"))).topics[0].error_code == ErrorCode.NONE
 
 
-async def test_a_broker_that_registers_during_a_lost_connection_is_seen_afterwards(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_broker_that_registers_during_a_lost_connection_is_seen_afterwards(cluster: ControllerCluster) -> None:
     cluster.sessions[1000].disconnect()
     await cluster.start_broker(2)
     cluster.sessions[1000].reconnect()
@@ -113,9 +105,7 @@ async def test_a_broker_that_registers_during_a_lost_connection_is_seen_afterwar
 
 
 @pytest.mark.parametrize("lose", ["lose_next_request", "lose_next_answer"])
-async def test_a_write_whose_outcome_is_unknown_is_settled(
-    cluster: ControllerCluster, lose: str, autojump_clock: object
-) -> None:
+async def test_a_write_whose_outcome_is_unknown_is_settled(cluster: ControllerCluster, lose: str) -> None:
     session = cluster.sessions[1000]
     getattr(session, lose)()
 
@@ -128,7 +118,7 @@ async def test_a_write_whose_outcome_is_unknown_is_settled(
     assert len((await cluster.topic("t")).partitions) == 2
 
 
-async def test_kafka_6082_a_deposed_controller_cannot_write(autojump_clock: object) -> None:
+async def test_kafka_6082_a_deposed_controller_cannot_write() -> None:
     zk = FakeZk()
     old, new = zk.session(), zk.session()
     await ensure_paths(old)
@@ -148,9 +138,7 @@ async def test_kafka_6082_a_deposed_controller_cannot_write(autojump_clock: obje
     await GuardedStore(new, second.epoch_version).write([CreateOp(paths.topic("t"), b"{}")])
 
 
-async def test_kafka_13407_a_controller_znode_of_an_earlier_session_does_not_make_it_active(
-    autojump_clock: object,
-) -> None:
+async def test_kafka_13407_a_controller_znode_of_an_earlier_session_does_not_make_it_active() -> None:
     zk = FakeZk()
     before, after = zk.session(), zk.session()
     await ensure_paths(before)
@@ -158,7 +146,7 @@ async def test_kafka_13407_a_controller_znode_of_an_earlier_session_does_not_mak
     assert await stand(after, ControllerZnode(1000, "a", 1)) is None
 
 
-async def test_an_election_whose_answer_was_lost_is_read_back(autojump_clock: object, nursery: trio.Nursery) -> None:
+async def test_an_election_whose_answer_was_lost_is_read_back(nursery: trio.Nursery) -> None:
     session = FakeZk().session()
     await ensure_paths(session)
     await session.create(paths.CONTROLLER_EPOCH, b"4")

@@ -31,7 +31,7 @@ from anabranch.zk_schemas.features import (
 )
 from tests.support.controller.controller_cluster import ControllerCluster, FakeBroker
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 HIGHEST = {name: levels.max_version for name, levels in SUPPORTED.items()}
 PREVIOUS = {CONSUMER_OFFSETS_TOPIC_SCHEMA: VersionRange(1, 1), GROUP_COORDINATOR: VersionRange(1, 1)}
 """The levels that a release before ordered resize supports."""
@@ -343,7 +343,7 @@ async def answered(cluster: ControllerCluster, code: ErrorCode) -> bool:
     return (await ask(cluster, {ORDERED_RESIZE: 0}, SAFE, validate_only=True)).error_code == code
 
 
-async def test_a_controller_that_lacks_a_finalized_feature_does_not_stand_for_election(autojump_clock: object) -> None:
+async def test_a_controller_that_lacks_a_finalized_feature_does_not_stand_for_election() -> None:
     with pytest.RaisesGroup(pytest.RaisesExc(IncompatibleFeaturesError, match=ORDERED_RESIZE), flatten_subgroups=True):
         async with trio.open_nursery() as nursery:
             cluster = ControllerCluster(nursery)

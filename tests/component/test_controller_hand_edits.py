@@ -30,7 +30,7 @@ from tests.support.resize.resize_rules import (
     started,
 )
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ async def restored(cluster: ControllerCluster, before: TopicZnode) -> None:
 
 @pytest.mark.parametrize("is_seen", [True, False], ids=["live", "unseen"])
 async def test_an_edit_that_the_rules_refuse_is_undone(
-    cluster: ControllerCluster, autojump_clock: object, is_seen: bool, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, is_seen: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     await configure(cluster, retention_ms="-1")
     before = await cluster.topic(TOPIC)
@@ -66,9 +66,7 @@ async def test_an_edit_that_the_rules_refuse_is_undone(
     await resized(cluster, 7)
 
 
-async def test_two_edits_in_a_row_are_both_undone(
-    nursery: trio.Nursery, autojump_clock: object, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_two_edits_in_a_row_are_both_undone(nursery: trio.Nursery, caplog: pytest.LogCaptureFixture) -> None:
     """The second edit comes while the first is undone, and must not count as an edit without an active controller."""
     cluster = await started(nursery)
     await resized(cluster, 6)
@@ -82,9 +80,7 @@ async def test_two_edits_in_a_row_are_both_undone(
 # ---------------------------------------------------------------- states
 
 
-async def test_a_deletion_ends_although_the_topic_is_removed_by_hand_meanwhile(
-    nursery: trio.Nursery, autojump_clock: object
-) -> None:
+async def test_a_deletion_ends_although_the_topic_is_removed_by_hand_meanwhile(nursery: trio.Nursery) -> None:
     """The last broker responds only after the topic's znodes are deleted. The deletion still ends."""
     cluster = await started(nursery)
     cluster.brokers[3].answering = trio.Event()
@@ -107,7 +103,7 @@ async def test_a_deletion_ends_although_the_topic_is_removed_by_hand_meanwhile(
 
 
 async def test_a_topic_znode_that_cannot_be_read_is_logged_once(
-    nursery: trio.Nursery, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The error is not logged again when another topic is created or deleted."""
     cluster = await started(nursery)
@@ -135,9 +131,7 @@ FIELDS = ("layout", "before", "lineage", "floor", "partitions", "wanted", "previ
 
 
 @pytest.mark.parametrize("seed", range(16))
-async def test_random_edits_of_one_topic_do_not_stop_resizes_of_another(
-    nursery: trio.Nursery, autojump_clock: object, seed: int
-) -> None:
+async def test_random_edits_of_one_topic_do_not_stop_resizes_of_another(nursery: trio.Nursery, seed: int) -> None:
     """The controller also does not write the edited znodes repeatedly."""
     rng = random.Random(seed)
     cluster = await started(nursery)
@@ -196,7 +190,7 @@ def sent(cluster: ControllerCluster) -> set[int]:
 
 @pytest.mark.parametrize(("settled", "is_seen"), [("true", True), ("false", False)], ids=["live", "unseen"])
 async def test_an_edit_of_ordered_delivery_of_a_resized_topic_is_undone(
-    nursery: trio.Nursery, autojump_clock: object, settled: str, is_seen: bool
+    nursery: trio.Nursery, settled: str, is_seen: bool
 ) -> None:
     cluster = await started(nursery)
     await configure(cluster, enable_ordered_delivery=settled)

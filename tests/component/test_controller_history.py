@@ -20,7 +20,7 @@ from anabranch.zk_schemas.topic import TopicZnode
 from tests.support.controller.clusters import all_known, create
 from tests.support.controller.controller_cluster import ControllerCluster, FakeBroker
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 INCREMENTAL, FULL = 1, 2
 
 
@@ -52,9 +52,7 @@ def last_full(broker: FakeBroker) -> dict[str, Any]:
     return {topic.topic_name: topic for topic in full[-1].topic_states} if full else {}
 
 
-async def test_kafka_7235_a_bounce_between_two_reads_counts_as_a_failure_and_a_restart(
-    nursery: trio.Nursery, autojump_clock: object
-) -> None:
+async def test_kafka_7235_a_bounce_between_two_reads_counts_as_a_failure_and_a_restart(nursery: trio.Nursery) -> None:
     """The set of broker ids is the same before and after; only the broker epoch shows the bounce."""
     cluster = await start(nursery)
     cluster.brokers[1].leave()
@@ -64,9 +62,7 @@ async def test_kafka_7235_a_bounce_between_two_reads_counts_as_a_failure_and_a_r
     await cluster.until(lambda: cluster.brokers[1].led()["t", 0] == (2, 1))
 
 
-async def test_kafka_7235_a_bounce_without_an_active_controller_counts_as_a_failure_too(
-    nursery: trio.Nursery, autojump_clock: object
-) -> None:
+async def test_kafka_7235_a_bounce_without_an_active_controller_counts_as_a_failure_too(nursery: trio.Nursery) -> None:
     """The leader may have lost records that it had not synced, so it must not stay leader in the same epoch."""
     cluster = await start(nursery)
     cluster.kill_controller(1000)
@@ -78,7 +74,7 @@ async def test_kafka_7235_a_bounce_without_an_active_controller_counts_as_a_fail
     assert (state.isr, state.leader_epoch) == ([2, 3], 1)
 
 
-async def test_a_fail_over_without_a_bounce_changes_no_leader(nursery: trio.Nursery, autojump_clock: object) -> None:
+async def test_a_fail_over_without_a_bounce_changes_no_leader(nursery: trio.Nursery) -> None:
     cluster = await start(nursery)
     assert await cluster.alter_isr("t", 0, [1, 2]) == ErrorCode.NONE
     assert await cluster.alter_isr("t", 0, [1, 2, 3]) == ErrorCode.NONE
@@ -92,7 +88,7 @@ async def test_a_fail_over_without_a_bounce_changes_no_leader(nursery: trio.Nurs
 
 
 async def test_kafka_9839_every_request_carries_the_epoch_of_the_registration_it_is_sent_to(
-    nursery: trio.Nursery, autojump_clock: object
+    nursery: trio.Nursery,
 ) -> None:
     cluster = await start(nursery)
     broker = cluster.brokers[2]
@@ -107,7 +103,7 @@ async def test_kafka_9839_every_request_carries_the_epoch_of_the_registration_it
 
 
 async def test_kafka_13407_a_restarted_controller_waits_for_the_end_of_its_earlier_session(
-    nursery: trio.Nursery, autojump_clock: object
+    nursery: trio.Nursery,
 ) -> None:
     cluster = await start(nursery)
     cluster.kill_controller(1000)
@@ -119,9 +115,7 @@ async def test_kafka_13407_a_restarted_controller_waits_for_the_end_of_its_earli
     assert znode.ephemeral_owner == earlier.session_id
 
 
-async def test_kafka_14154_a_deposed_controller_answers_only_not_controller(
-    nursery: trio.Nursery, autojump_clock: object
-) -> None:
+async def test_kafka_14154_a_deposed_controller_answers_only_not_controller(nursery: trio.Nursery) -> None:
     """The request needs no write. The controller's image is outdated, so neither NONE nor a refusal would be right."""
     cluster = await start(nursery)
     raised = await cluster.store.get(paths.CONTROLLER_EPOCH)
@@ -132,7 +126,7 @@ async def test_kafka_14154_a_deposed_controller_answers_only_not_controller(
 
 
 async def test_kafka_12257_a_recreated_topic_has_a_new_id_and_incarnation_and_begins_above_its_old_epochs(
-    nursery: trio.Nursery, autojump_clock: object
+    nursery: trio.Nursery,
 ) -> None:
     cluster = await start(nursery)
     cluster.brokers[1].leave()
@@ -154,7 +148,7 @@ async def test_kafka_12257_a_recreated_topic_has_a_new_id_and_incarnation_and_be
 
 
 async def test_kafka_14616_a_returning_replica_gets_the_new_id_of_a_topic_recreated_meanwhile(
-    nursery: trio.Nursery, autojump_clock: object
+    nursery: trio.Nursery,
 ) -> None:
     """The topic is deleted and created by hand, so that no deletion waits for the stopped broker."""
     cluster = await start(nursery)
@@ -185,7 +179,7 @@ async def test_kafka_14616_a_returning_replica_gets_the_new_id_of_a_topic_recrea
 
 
 async def test_kafka_10548_a_broker_that_registers_gets_the_list_of_its_replicas_and_no_others(
-    nursery: trio.Nursery, autojump_clock: object
+    nursery: trio.Nursery,
 ) -> None:
     """A log that is not in the list belongs to a topic that was deleted while the broker was stopped."""
     cluster = await start(nursery)
@@ -218,7 +212,7 @@ async def removed(cluster: ControllerCluster, _intact: bytes) -> None:
 
 @pytest.mark.parametrize("end", [repaired, removed])
 async def test_a_list_of_replicas_is_not_sent_as_complete_while_a_znode_cannot_be_read(
-    nursery: trio.Nursery, autojump_clock: object, end: Callable[[ControllerCluster, bytes], Awaitable[None]]
+    nursery: trio.Nursery, end: Callable[[ControllerCluster, bytes], Awaitable[None]]
 ) -> None:
     """KIP-570: a broker stops replicas that a full request does not name, so every znode must be readable first."""
     cluster = await start(nursery)

@@ -36,9 +36,7 @@ async def ask(cluster: ControllerCluster, isr: Sequence[int]) -> Any:
     return response.topics[0].partitions[0]
 
 
-async def test_a_new_isr_is_written_and_sent_by_update_metadata_only(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_new_isr_is_written_and_sent_by_update_metadata_only(cluster: ControllerCluster) -> None:
     orders = {id: len(broker.sent(LeaderAndIsrRequest)) for id, broker in cluster.brokers.items()}
     answer = await ask(cluster, [1, 2])
     assert (answer.error_code, answer.leader_id, answer.leader_epoch) == (ErrorCode.NONE, 1, 0)

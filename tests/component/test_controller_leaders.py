@@ -18,7 +18,7 @@ from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from tests.support.controller.clusters import cluster_of, create, states_sent
 from tests.support.controller.controller_cluster import ControllerCluster
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 PREFERRED = 0
 
 
@@ -74,7 +74,7 @@ async def stop(cluster: ControllerCluster, *broker_ids: int) -> None:
 
 @pytest.mark.parametrize(("resource_type", "name"), [(2, "t"), (4, "")])
 async def test_an_unclean_leader_is_elected_once_the_config_allows_it(
-    nursery: trio.Nursery, autojump_clock: object, resource_type: int, name: str
+    nursery: trio.Nursery, resource_type: int, name: str
 ) -> None:
     cluster = await start(nursery, replicas=[[1, 2, 3]])
     await stop(cluster, 1, 2, 3)
@@ -85,9 +85,7 @@ async def test_an_unclean_leader_is_elected_once_the_config_allows_it(
     assert state.isr == [1]
 
 
-async def test_preferred_leaders_are_elected_again_without_a_request(
-    nursery: trio.Nursery, autojump_clock: object
-) -> None:
+async def test_preferred_leaders_are_elected_again_without_a_request(nursery: trio.Nursery) -> None:
     cluster = await start(nursery, replicas=[[1, 2], [2, 1]])
     await stop(cluster, 1)
     await cluster.brokers[1].register()
@@ -101,7 +99,7 @@ async def test_preferred_leaders_are_elected_again_without_a_request(
     await cluster.until(leads, within_s=400)
 
 
-async def test_the_preferred_leader_is_elected_on_request(nursery: trio.Nursery, autojump_clock: object) -> None:
+async def test_the_preferred_leader_is_elected_on_request(nursery: trio.Nursery) -> None:
     cluster = await start(nursery, replicas=[[1, 2], [2, 1], [3, 1]], auto_leader_rebalance_enable=False)
     before = (await cluster.state("t", 0)).leader_epoch
     assert await elect(cluster, PREFERRED, [0, 7]) == {
@@ -122,7 +120,7 @@ async def test_the_preferred_leader_is_elected_on_request(nursery: trio.Nursery,
 
 
 async def test_kafka_6361_three_quick_leader_changes_have_three_epochs_and_elect_from_the_isr(
-    nursery: trio.Nursery, autojump_clock: object
+    nursery: trio.Nursery,
 ) -> None:
     cluster = await start(nursery, brokers=4, replicas=[[1, 2, 3, 4]])
     for broker_id in (1, 2, 3):

@@ -11,13 +11,11 @@ from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.log_dir_event import LogDirEvent
 from tests.support.controller.clusters import cluster_of, create
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 
 
 @pytest.mark.parametrize("notice", [LogDirEvent(1).encode(), b"not json", LogDirEvent(9).encode()])
-async def test_a_broker_that_cannot_serve_a_replica_loses_its_leadership(
-    nursery: trio.Nursery, autojump_clock: object, notice: bytes
-) -> None:
+async def test_a_broker_that_cannot_serve_a_replica_loses_its_leadership(nursery: trio.Nursery, notice: bytes) -> None:
     cluster = await cluster_of(nursery, 2)
     await create(cluster, [[1, 2], [1, 2]])
     cluster.brokers[1].errors["t", 0] = ErrorCode.KAFKA_STORAGE_ERROR
@@ -39,7 +37,7 @@ async def test_a_broker_that_cannot_serve_a_replica_loses_its_leadership(
     assert ((await cluster.state("t", 1)).leader, (await cluster.state("t", 1)).isr) == (1, [1, 2])
 
 
-async def test_a_replica_that_is_served_again_may_lead(nursery: trio.Nursery, autojump_clock: object) -> None:
+async def test_a_replica_that_is_served_again_may_lead(nursery: trio.Nursery) -> None:
     """The disk was full, so the replica could not be created or opened. Now the disk has space again."""
     cluster = await cluster_of(nursery, 1)
     cluster.brokers[1].errors["t", 0] = ErrorCode.KAFKA_STORAGE_ERROR

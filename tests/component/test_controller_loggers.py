@@ -17,7 +17,7 @@ from anabranch.protocol.generated.incremental_alter_configs import (
 )
 from tests.support.controller.controller_cluster import ControllerCluster
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 
 LOGGER, TOPIC = 8, 2
 NAME = "anabranch.controller.resize"
@@ -45,9 +45,7 @@ async def alter(cluster: ControllerCluster, controller: int, name: str, value: s
     return answer
 
 
-async def test_levels_are_set_and_read_on_the_active_and_on_a_standby_controller(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_levels_are_set_and_read_on_the_active_and_on_a_standby_controller(cluster: ControllerCluster) -> None:
     await cluster.start_controller(STANDING_BY)
     for controller, value in ((IN_OFFICE, "DEBUG"), (STANDING_BY, "ERROR")):
         answer = await alter(cluster, controller, str(controller), value)
@@ -56,9 +54,7 @@ async def test_levels_are_set_and_read_on_the_active_and_on_a_standby_controller
     assert not logging.getLogger(NAME).isEnabledFor(logging.WARNING)
 
 
-async def test_another_process_an_unknown_level_and_a_topic_are_refused(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_another_process_an_unknown_level_and_a_topic_are_refused(cluster: ControllerCluster) -> None:
     before = await level(cluster, IN_OFFICE)
     for name, value, code in (
         ("1", "DEBUG", ErrorCode.INVALID_REQUEST),
@@ -71,9 +67,7 @@ async def test_another_process_an_unknown_level_and_a_topic_are_refused(
     assert result.error_code == ErrorCode.INVALID_REQUEST and "ask a broker" in result.error_message
 
 
-async def test_topic_configs_are_altered_by_the_active_controller_only(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_topic_configs_are_altered_by_the_active_controller_only(cluster: ControllerCluster) -> None:
     """Topic configs belong to the cluster, so a standby refuses them. It accepts logger levels by the same request."""
     await cluster.start_controller(STANDING_BY)
     answer = await alter(cluster, STANDING_BY, "t", "1", kind=TOPIC)

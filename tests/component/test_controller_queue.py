@@ -28,7 +28,7 @@ from tests.support.resize.resize_states import (
     vacate,
 )
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 QUEUED = "The resize begins when the one before it is done: "
 WAITS = "The resize is queued and waits: "
 """The same if the resize before is over."""
@@ -57,7 +57,7 @@ async def queued(cluster: ControllerCluster, count: int, begin: str = QUEUED) ->
 
 
 async def test_the_old_count_cancels_a_grow_while_no_gainer_is_created(
-    cluster: ControllerCluster, autojump_clock: object, nursery: trio.Nursery
+    cluster: ControllerCluster, nursery: trio.Nursery
 ) -> None:
     """No partition loses or gains keys. The same write removes the uncreated partitions from the assignment."""
     silence(cluster, 1)
@@ -80,9 +80,7 @@ async def test_the_old_count_cancels_a_grow_while_no_gainer_is_created(
     assert await epochs(cluster, range(4)) == [2] * 4
 
 
-async def test_once_a_gainer_is_created_the_old_count_is_a_new_resize(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_once_a_gainer_is_created_the_old_count_is_a_new_resize(cluster: ControllerCluster) -> None:
     """Hole 12: the gainers have the keys. The new resize begins when the leaders of the gainers have responded."""
     silence(cluster, 3)
     request = placed(6, 2, [3, 2, 1])
@@ -100,9 +98,7 @@ async def test_once_a_gainer_is_created_the_old_count_is_a_new_resize(
     assert await lineages(cluster, (0, 1)) == {0: (LineageEntry(2, {4: 0}),), 1: (LineageEntry(2, {5: 0}),)}
 
 
-async def test_a_cancel_during_the_write_of_a_gainer_is_judged_after_the_write(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_cancel_during_the_write_of_a_gainer_is_judged_after_the_write(cluster: ControllerCluster) -> None:
     """A request that comes during the write of the first gainer is judged after the write."""
     write, answers = cluster.sessions[1000].multi, list[Any]()
 
@@ -122,9 +118,7 @@ async def test_a_cancel_during_the_write_of_a_gainer_is_judged_after_the_write(
     assert (await lineages(cluster, (0,)))[0] == (LineageEntry(2, {4: 0}),)
 
 
-async def test_draining_partitions_still_drain_after_a_cancel(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_draining_partitions_still_drain_after_a_cancel(cluster: ControllerCluster) -> None:
     """Partitions 4 and 5 drain when 8 partitions are requested. They still drain after the cancel, in a new layout."""
     await resized(cluster, 6)
     hold_records(cluster, range(4, 6), 40)
@@ -140,9 +134,7 @@ async def test_draining_partitions_still_drain_after_a_cancel(
     assert (await cluster.topic(TOPIC)).last_offsets == {4: 40, 5: 40}
 
 
-async def test_a_cancel_that_a_controller_did_not_finish_is_finished_by_the_next(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_cancel_that_a_controller_did_not_finish_is_finished_by_the_next(cluster: ControllerCluster) -> None:
     await begun(cluster, 6)
     await ask(cluster, 4)
     vacate(cluster)
@@ -155,9 +147,7 @@ async def test_a_cancel_that_a_controller_did_not_finish_is_finished_by_the_next
 # ---------------------------------------------------------------- the queue
 
 
-async def test_only_the_last_count_requested_during_a_resize_is_carried_out(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_only_the_last_count_requested_during_a_resize_is_carried_out(cluster: ControllerCluster) -> None:
     await begun(cluster, 6)
     for count in (5, 12, 7):
         await queued(cluster, count)
@@ -166,9 +156,7 @@ async def test_only_the_last_count_requested_during_a_resize_is_carried_out(
     assert await counts(cluster) == (7, 2, 6, None)
 
 
-async def test_of_two_concurrent_requests_the_second_is_queued(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_of_two_concurrent_requests_the_second_is_queued(cluster: ControllerCluster) -> None:
     """The second request is judged right after the write of the first, before any step of the first resize."""
     answers: dict[int, CreatePartitionsTopicResult] = {}
     session = cluster.sessions[1000]
@@ -192,9 +180,7 @@ async def test_of_two_concurrent_requests_the_second_is_queued(
     assert await counts(cluster) == (9, 2, 6, None)
 
 
-async def test_a_queued_count_is_carried_out_by_the_next_controller(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_queued_count_is_carried_out_by_the_next_controller(cluster: ControllerCluster) -> None:
     await begun(cluster, 6)
     await queued(cluster, 8)
     vacate(cluster)
@@ -205,7 +191,7 @@ async def test_a_queued_count_is_carried_out_by_the_next_controller(
 
 
 async def test_a_queued_count_waits_while_a_broker_is_missing_and_is_then_carried_out(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """While one of three brokers is stopped, no broker can have the third replica.
 
@@ -234,7 +220,7 @@ async def test_a_queued_count_waits_while_a_broker_is_missing_and_is_then_carrie
 
 @pytest.mark.parametrize(("count", "asked"), [(4, 6), (6, 5)], ids=["grow", "shrink"])
 async def test_a_resize_waits_for_the_leader_of_a_partition_that_has_none(
-    cluster: ControllerCluster, autojump_clock: object, count: int, asked: int
+    cluster: ControllerCluster, count: int, asked: int
 ) -> None:
     """If the resize began without the leader, keys of healthy partitions would move to partitions without a leader."""
     await cluster.start_broker(4)
@@ -267,7 +253,7 @@ async def is_leaving(cluster: ControllerCluster, partition: int) -> bool:
 
 
 async def test_a_count_that_includes_a_partition_being_removed_waits_and_names_the_brokers(
-    cluster: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster,
 ) -> None:
     """Rule 6: the keys of a partition that is being removed would have no leader.
 
@@ -292,7 +278,7 @@ async def test_a_count_that_includes_a_partition_being_removed_waits_and_names_t
 
 
 async def test_a_partition_that_the_queued_count_includes_does_not_begin_to_be_removed(
-    cluster: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster,
 ) -> None:
     """Partitions 6 and 7 have drained before the shrink to 5 is done, and the queued grow revives them."""
     await resized(cluster, 8)

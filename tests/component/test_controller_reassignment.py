@@ -75,9 +75,7 @@ def orders(cluster: ControllerCluster, broker_id: int, partition: int = 0) -> li
     return [state for state in sent if state.partition_index == partition]
 
 
-async def test_a_move_names_all_replicas_until_the_target_is_in_sync(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_move_names_all_replicas_until_the_target_is_in_sync(cluster: ControllerCluster) -> None:
     assert await move(cluster, {0: [4, 5, 6]}) == {0: ErrorCode.NONE}
     assert await under_way(cluster) == {("t", 0): ([4, 5, 6, 1, 2, 3], [4, 5, 6], [1, 2, 3])}
     assert await under_way(cluster, {"t": [1], "u": [0]}) == {}
@@ -104,9 +102,7 @@ async def test_a_move_names_all_replicas_until_the_target_is_in_sync(
         assert stops(cluster, broker_id) == []
 
 
-async def test_kafka_9212_clients_get_every_leader_epoch_that_replicas_get(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_kafka_9212_clients_get_every_leader_epoch_that_replicas_get(cluster: ControllerCluster) -> None:
     await move(cluster, {0: [1, 2, 4]})
     await cluster.alter_isr("t", 0, [1, 2, 3, 4])
     await settled(cluster)
@@ -120,9 +116,7 @@ async def test_kafka_9212_clients_get_every_leader_epoch_that_replicas_get(
     assert [state.leader_epoch for state in orders(cluster, 1)] == [0, 1, 2]
 
 
-async def test_a_topic_is_deleted_with_the_replicas_being_added(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_topic_is_deleted_with_the_replicas_being_added(cluster: ControllerCluster) -> None:
     await move(cluster, {0: [4, 2, 3]})
     await delete(cluster)
     assert [stop[:2] for stop in stops(cluster, 4)] == [("t", 0)]

@@ -10,7 +10,7 @@ from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTop
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from tests.support.controller.controller_cluster import ControllerCluster
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.trio
     ],
 )
 async def test_a_refused_request_is_sent_again_unless_the_controller_epoch_is_stale(
-    nursery: trio.Nursery, autojump_clock: object, code: ErrorCode, again: bool
+    nursery: trio.Nursery, code: ErrorCode, again: bool
 ) -> None:
     cluster = ControllerCluster(nursery)
     await cluster.start_controller()

@@ -12,7 +12,7 @@ from anabranch.zk_schemas.controller import ControllerZnode
 from sim.zk import FakeSession, FakeZk
 from tests.support.controller.controller_cluster import ControllerCluster
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 
 
 def register(session: FakeSession, nursery: trio.Nursery, port: int) -> None:
@@ -24,7 +24,7 @@ async def registered_port(session: FakeSession) -> int:
     return ControllerZnode.decode(path, (await session.get(path)).data).port
 
 
-async def test_active_and_standby_controllers_register_and_leave(nursery: trio.Nursery, autojump_clock: object) -> None:
+async def test_active_and_standby_controllers_register_and_leave(nursery: trio.Nursery) -> None:
     cluster = ControllerCluster(nursery)
     await cluster.start_controller(1000)
     await cluster.start_controller(1001)
@@ -44,7 +44,7 @@ async def test_active_and_standby_controllers_register_and_leave(nursery: trio.N
     await cluster.until(one)
 
 
-async def test_a_controller_registers_again_after_an_expiry(nursery: trio.Nursery, autojump_clock: object) -> None:
+async def test_a_controller_registers_again_after_an_expiry(nursery: trio.Nursery) -> None:
     zk = FakeZk()
     session, reader = zk.session(), zk.session()
     register(session, nursery, 9090)
@@ -57,9 +57,7 @@ async def test_a_controller_registers_again_after_an_expiry(nursery: trio.Nurser
     assert found.ephemeral_owner == session.session_id
 
 
-async def test_a_restarted_controller_replaces_the_registration_of_its_earlier_session(
-    nursery: trio.Nursery, autojump_clock: object
-) -> None:
+async def test_a_restarted_controller_replaces_the_registration_of_its_earlier_session(nursery: trio.Nursery) -> None:
     zk = FakeZk()
     earlier, later = zk.session(), zk.session()
     await earlier.create(paths.controller_id(1000), b"{}", ephemeral=True, make_parents=True)
@@ -71,7 +69,7 @@ async def test_a_restarted_controller_replaces_the_registration_of_its_earlier_s
     assert await registered_port(later) == 9091
 
 
-async def test_two_controllers_with_one_id_do_not_take_turns(nursery: trio.Nursery, autojump_clock: object) -> None:
+async def test_two_controllers_with_one_id_do_not_take_turns(nursery: trio.Nursery) -> None:
     zk = FakeZk()
     first, second, reader = zk.session(), zk.session(), zk.session()
     register(first, nursery, 9091)
@@ -84,7 +82,7 @@ async def test_two_controllers_with_one_id_do_not_take_turns(nursery: trio.Nurse
     assert await registered_port(reader) == 9091
 
 
-async def test_a_broker_follows_the_registrations(nursery: trio.Nursery, autojump_clock: object) -> None:
+async def test_a_broker_follows_the_registrations(nursery: trio.Nursery) -> None:
     zk = FakeZk()
     controllers = RegisteredControllers(reader := zk.session())
     nursery.start_soon(controllers.run)

@@ -39,14 +39,12 @@ from tests.support.resize.resize_states import (
     silence,
 )
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 
 # ---------------------------------------------------------------- grow
 
 
-async def test_the_worked_example_has_its_lineages_and_leader_epochs(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_the_worked_example_has_its_lineages_and_leader_epochs(cluster: ControllerCluster) -> None:
     """Resizes 4 -> 6 -> 4 -> 8 with the worked example's epochs: the last grow revives draining partitions (hole 26).
 
     Each resize bumps each partition once.
@@ -78,7 +76,7 @@ def _entries(epoch: int, losers: dict[int, int]) -> tuple[LineageEntry, ...]:
 
 
 async def test_a_gainer_without_a_live_replica_gets_its_leader_when_a_broker_registers(
-    cluster: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster,
 ) -> None:
     await begun(cluster, 5)
     for broker in cluster.brokers.values():
@@ -95,7 +93,7 @@ async def _no_brokers(cluster: ControllerCluster) -> bool:
 
 
 async def test_an_unclean_election_never_leads_a_partition_before_its_losers_answered(
-    cluster: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster,
 ) -> None:
     """A partition that is not created yet has no ISR, but does not count as a partition whose ISR is lost."""
     assert await configure(cluster, unclean_leader_election_enable="true") == ErrorCode.NONE
@@ -117,7 +115,7 @@ async def is_goal(cluster: ControllerCluster, count: int, version: int) -> bool:
 
 
 async def test_a_waiting_resize_request_is_answered_at_once_when_the_topic_is_deleted(
-    cluster: ControllerCluster, autojump_clock: object, nursery: trio.Nursery
+    cluster: ControllerCluster, nursery: trio.Nursery
 ) -> None:
     silence(cluster, 1)
     answers: list[Any] = []
@@ -140,7 +138,7 @@ async def test_a_waiting_resize_request_is_answered_at_once_when_the_topic_is_de
 
 @pytest.mark.parametrize(("before", "count"), [(4, 6), (6, 4)], ids=["grow", "shrink"])
 async def test_a_repeated_request_waits_for_the_resize_under_way(
-    cluster: ControllerCluster, autojump_clock: object, nursery: trio.Nursery, before: int, count: int
+    cluster: ControllerCluster, nursery: trio.Nursery, before: int, count: int
 ) -> None:
     """A client repeats a request whose response was lost. There is only one resize."""
     if before > 4:
@@ -167,9 +165,7 @@ async def test_a_repeated_request_waits_for_the_resize_under_way(
     assert (code, message) == (ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partitions.")
 
 
-async def test_an_accepted_resize_is_not_undone_when_leaders_move_at_once(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_an_accepted_resize_is_not_undone_when_leaders_move_at_once(cluster: ControllerCluster) -> None:
     """A second check, which edits get, would refuse the resize: leaders have not responded in their new epochs yet."""
     await resized(cluster, 6)
     session = cluster.sessions[1000]
@@ -189,7 +185,7 @@ async def test_an_accepted_resize_is_not_undone_when_leaders_move_at_once(
 # ---------------------------------------------------------------- edits by hand
 
 
-async def test_an_edit_by_hand_splits_and_merges(cluster: ControllerCluster, autojump_clock: object) -> None:
+async def test_an_edit_by_hand_splits_and_merges(cluster: ControllerCluster) -> None:
     """KIP-253 proposes edits that extend the assignment, or raise or lower the count, and keep the layout version."""
     partitions = {str(index): list(BROKERS) for index in range(6)}
     await edit(cluster, partitions=partitions)

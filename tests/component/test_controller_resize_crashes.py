@@ -24,7 +24,7 @@ from tests.support.controller.controller_cluster import ControllerCluster, Log
 from tests.support.resize import lineage_mutations as rules_off
 from tests.support.resize.resize_rules import TOPIC, Rules, alter, creation, finished, layouts_sent
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 BROKERS = (1, 2, 3)
 OPERATIONS = {"grow": (4, 6), "shrink": (4, 6, 4), "merge-two-into-one": (1, 5, 1), "revive": (2, 4, 2, 5)}
 """For each operation the partition counts: at the creation, of earlier resizes, and of the tested resize.
@@ -172,9 +172,7 @@ async def broken_at_any_point(operation: str, arm: Arm) -> list[str]:
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("arm", [kill_at_write, kill_at_request, bounce_at_write, kill_both_at_write])
-async def test_a_resize_ends_as_requested_after_a_crash_at_any_point(
-    autojump_clock: object, operation: str, arm: Arm
-) -> None:
+async def test_a_resize_ends_as_requested_after_a_crash_at_any_point(operation: str, arm: Arm) -> None:
     assert await broken_at_any_point(operation, arm) == []
 
 
@@ -194,7 +192,6 @@ async def test_a_resize_ends_as_requested_after_a_crash_at_any_point(
 )
 @pytest.mark.mutation
 async def test_a_check_fails_when_a_rule_is_switched_off(
-    autojump_clock: object,
     operation: str,
     arm: Arm,
     switch_off: Callable[[pytest.MonkeyPatch], None],
@@ -206,9 +203,7 @@ async def test_a_check_fails_when_a_rule_is_switched_off(
     assert any(what in text for text in found), found
 
 
-async def test_a_leader_whose_session_expired_has_not_acknowledged(
-    nursery: trio.Nursery, autojump_clock: object
-) -> None:
+async def test_a_leader_whose_session_expired_has_not_acknowledged(nursery: trio.Nursery) -> None:
     """Hole 8: an expired leader may still serve. Gainers of its keys wait for the response of the next leader."""
     cluster, rules = await start(nursery, "grow")
     cluster.brokers[1].answering = trio.Event()  # this broker leads everything, and does not respond
@@ -232,7 +227,7 @@ async def exist(cluster: ControllerCluster, *partitions: int) -> bool:
 
 
 async def test_a_check_fails_when_gainers_do_not_wait_for_losers(
-    nursery: trio.Nursery, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     off.losers_need_not_answer(monkeypatch)
     cluster, rules = await start(nursery, "grow")

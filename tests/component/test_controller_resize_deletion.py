@@ -15,7 +15,7 @@ from tests.component.test_controller_resize_crashes import OPERATIONS, disturb_a
 from tests.support.controller.controller_cluster import ControllerCluster
 from tests.support.resize.resize_rules import TOPIC, alter, creation, finished, resized
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 MOST_POINTS = 60
 
 
@@ -82,7 +82,7 @@ def highest_epoch(cluster: ControllerCluster) -> int:
 @pytest.mark.parametrize("killed", [False, True], ids=["", "controller-killed"])
 @pytest.mark.parametrize("operation", ["grow", "shrink", "revive"])
 async def test_a_topic_deleted_at_any_point_of_a_resize_is_created_again_as_a_new_one(
-    autojump_clock: object, operation: str, killed: bool
+    operation: str, killed: bool
 ) -> None:
     for number in range(1, MOST_POINTS):
         async with trio.open_nursery() as nursery:

@@ -11,7 +11,7 @@ from tests.support.controller.controller_cluster import ControllerCluster
 from tests.support.resize.resize_rules import TOPIC, alter, finished, hold_records, led_by, resized
 from tests.support.resize.resize_states import begun, release
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 GROW = [
     "asked-for initial=4 undeleted=6 assigned=6 layout_version=1 partitions=",
     "bump initial=4 undeleted=6 assigned=6 layout_version=1 partitions=0-3",
@@ -37,7 +37,7 @@ def steps(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def test_each_step_of_a_grow_and_of_a_shrink_is_logged(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     await resized(cluster, 6)
@@ -52,7 +52,7 @@ async def test_each_step_of_a_grow_and_of_a_shrink_is_logged(
 
 
 async def test_the_end_is_logged_once_when_the_last_leader_has_acknowledged(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Leaders also acknowledge after every election, and to every new controller."""
     caplog.set_level(logging.INFO)
@@ -80,7 +80,7 @@ async def test_the_end_is_logged_once_when_the_last_leader_has_acknowledged(
 
 
 async def test_a_controller_that_continues_a_resize_logs_its_end(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     cluster.brokers[1].answering = trio.Event()
@@ -93,7 +93,7 @@ async def test_a_controller_that_continues_a_resize_logs_its_end(
 
 
 async def test_queued_and_cancelled_counts_are_logged(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     await begun(cluster, 6)

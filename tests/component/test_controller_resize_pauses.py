@@ -12,7 +12,7 @@ from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from tests.support.controller.controller_cluster import ControllerCluster
 from tests.support.resize.resize_rules import TOPIC, alter, finished, hold_records, resized
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 STRANGER = 4
 """The id of that broker. It has no replica of the topic, so the resize waits for no election or response of it."""
 
@@ -47,10 +47,7 @@ async def held_while_it_drains(cluster: ControllerCluster) -> Held:
 
 @pytest.mark.parametrize("hold", [held_before_gainers_are_led, held_before_survivors_gain, held_while_it_drains])
 async def test_a_resize_continues_without_a_broker_that_does_not_support_resizes(
-    cluster: ControllerCluster,
-    autojump_clock: object,
-    caplog: pytest.LogCaptureFixture,
-    hold: Callable[[ControllerCluster], Awaitable[Held]],
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture, hold: Callable[[ControllerCluster], Awaitable[Held]]
 ) -> None:
     """KIP-584: the controller refuses the registration, and the broker leads nothing. With features it is accepted."""
     await cluster.start_broker(STRANGER)

@@ -12,7 +12,7 @@ from sim.clock import SimClock
 from tests.support.controller.controller_cluster import ControllerCluster, Log
 from tests.support.resize.resize_rules import BROKERS, TOPIC, configure, resized
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 
 ROUND_S = 60
 HELD_MS = 3 * ROUND_S * 1000
@@ -56,9 +56,7 @@ async def retained(cluster: ControllerCluster, rounds: int = 2) -> dict[int, set
     return found
 
 
-async def test_leaders_of_split_partitions_hold_records_that_a_group_has_not_read(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_leaders_of_split_partitions_hold_records_that_a_group_has_not_read(cluster: ControllerCluster) -> None:
     """Only partitions 0 and 1 were split, and no partition waits for records that they got after the split."""
     await split(cluster, slow=30, fast=READ)
     assert await retained(cluster) == {0: {(30, "slow")}, 1: {(30, "slow")}}
@@ -68,9 +66,7 @@ async def test_leaders_of_split_partitions_hold_records_that_a_group_has_not_rea
     assert await retained(cluster) == {}
 
 
-async def test_everything_is_held_while_a_coordinator_does_not_answer(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_everything_is_held_while_a_coordinator_does_not_answer(cluster: ControllerCluster) -> None:
     await split(cluster, done=READ)
     assert await retained(cluster) == {}
     cluster.brokers[2].is_loading = True
@@ -79,9 +75,7 @@ async def test_everything_is_held_while_a_coordinator_does_not_answer(
     assert await retained(cluster) == {}
 
 
-async def test_everything_is_held_while_a_leader_does_not_report_its_offsets(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_everything_is_held_while_a_leader_does_not_report_its_offsets(cluster: ControllerCluster) -> None:
     await split(cluster, done=READ)
     leader = cluster.brokers[(await cluster.state(TOPIC, 0)).leader]
     leader.errors[TOPIC, 0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -90,7 +84,7 @@ async def test_everything_is_held_while_a_leader_does_not_report_its_offsets(
     assert await retained(cluster) == {}
 
 
-async def test_the_next_controller_sends_the_holds_again(cluster: ControllerCluster, autojump_clock: object) -> None:
+async def test_the_next_controller_sends_the_holds_again(cluster: ControllerCluster) -> None:
     await split(cluster, slow=30)
     assert await retained(cluster)
     await cluster.start_controller(1001)
@@ -99,9 +93,7 @@ async def test_the_next_controller_sends_the_holds_again(cluster: ControllerClus
     assert await retained(cluster) == {0: {(30, "slow")}, 1: {(30, "slow")}}
 
 
-async def test_another_leader_gets_the_hold_in_its_own_epoch(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_another_leader_gets_the_hold_in_its_own_epoch(cluster: ControllerCluster) -> None:
     await split(cluster, slow=30)
     before = await cluster.state(TOPIC, 0)
     cluster.brokers[before.leader].leave()
@@ -112,7 +104,7 @@ async def test_another_leader_gets_the_hold_in_its_own_epoch(
 
 
 async def test_a_warning_comes_before_the_bound_ends(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The bound matters only for records older than ``retention.ms``, because only the order keeps those records."""
     asked: list[int] = []

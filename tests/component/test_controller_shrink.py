@@ -23,12 +23,10 @@ from tests.support.resize.resize_states import (
     vacate,
 )
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 
 
-async def test_a_marked_partition_closes_before_its_survivor_gains_keys(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_marked_partition_closes_before_its_survivor_gains_keys(cluster: ControllerCluster) -> None:
     """Rule 3 for merges: 5's leader does not respond, so partition 1 gains no key of 5. Partition 0 gains 4's keys."""
     await cluster.request(placed(5, 1, [3, 1, 2]))
     await cluster.request(placed(6, 1, [2, 1, 3]))
@@ -45,9 +43,7 @@ async def test_a_marked_partition_closes_before_its_survivor_gains_keys(
     await cluster.until(lambda: is_settled(cluster, 4, 3, 6, None))
 
 
-async def test_a_shrink_sends_each_broker_only_two_leader_and_isr_requests(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_shrink_sends_each_broker_only_two_leader_and_isr_requests(cluster: ControllerCluster) -> None:
     """Only leaders know the ends of epochs. A shrink sends each broker one request for losers and one for survivors."""
     await resized(cluster, 8)
     hold_records(cluster, range(4, 8), 40, watermark=30)
@@ -59,7 +55,7 @@ async def test_a_shrink_sends_each_broker_only_two_leader_and_isr_requests(
 
 
 async def test_a_partition_is_not_drained_before_its_log_end_whatever_the_high_watermark(
-    cluster: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster,
 ) -> None:
     """Hole 7: the high watermark may lag behind the log end, and the log start may be at the high watermark."""
     await resized(cluster, 6)
@@ -72,9 +68,7 @@ async def test_a_partition_is_not_drained_before_its_log_end_whatever_the_high_w
     assert (await cluster.topic(TOPIC)).last_offsets == {4: 40, 5: 40}
 
 
-async def test_a_marked_partition_without_a_leader_delays_only_its_own_survivor(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_marked_partition_without_a_leader_delays_only_its_own_survivor(cluster: ControllerCluster) -> None:
     await resized(cluster, 6)
     hold_records(cluster, range(4, 6), 40)
     leader = (await cluster.state(TOPIC, 5)).leader
@@ -91,9 +85,7 @@ async def test_a_marked_partition_without_a_leader_delays_only_its_own_survivor(
     await cluster.until(lambda: is_settled(cluster, 4, 2, 6, None))
 
 
-async def test_a_leader_that_does_not_know_its_end_is_asked_again_after_pauses(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_leader_that_does_not_know_its_end_is_asked_again_after_pauses(cluster: ControllerCluster) -> None:
     await resized(cluster, 6)
     hold_records(cluster, range(4, 6), 40)
     await resized(cluster, 4)
@@ -107,9 +99,7 @@ async def test_a_leader_that_does_not_know_its_end_is_asked_again_after_pauses(
     await cluster.until(lambda: finished(cluster, 4), within_s=2)
 
 
-async def test_after_an_unclean_election_the_end_is_asked_again(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_after_an_unclean_election_the_end_is_asked_again(cluster: ControllerCluster) -> None:
     """Hole 15: the earlier leader reported offset 40. Records above the new end are lost, and no group awaits them."""
     await resized(cluster, 6)
     hold_records(cluster, range(4, 6), 40)
@@ -142,7 +132,7 @@ async def _is_leaving(cluster: ControllerCluster, partition: int) -> bool:
 # ---------------------------------------------------------------- removal
 
 
-async def test_the_next_controller_completes_a_removal(cluster: ControllerCluster, autojump_clock: object) -> None:
+async def test_the_next_controller_completes_a_removal(cluster: ControllerCluster) -> None:
     """The end is stored before. No znode lists the deleted replicas, so the next controller asks all replicas again."""
     await resized(cluster, 5)
     hold_records(cluster, range(4, 5), 40)
@@ -161,9 +151,7 @@ async def test_the_next_controller_completes_a_removal(cluster: ControllerCluste
     assert (await cluster.topic(TOPIC)).last_offsets == {4: 40}
 
 
-async def test_an_end_reported_while_the_topic_is_being_deleted_begins_no_removal(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_an_end_reported_while_the_topic_is_being_deleted_begins_no_removal(cluster: ControllerCluster) -> None:
     """A state written during the deletion would bring the partition online again, and the controller would fail."""
     await resized(cluster, 6)
     hold_records(cluster, range(4, 6), 40, 40)

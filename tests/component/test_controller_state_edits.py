@@ -15,7 +15,7 @@ from tests.support.controller.controller_cluster import ControllerCluster
 from tests.support.resize.resize_rules import TOPIC, alter, edit, finished, led_by, resized
 from tests.support.resize.resize_states import begun, release, vacate
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 
 
 async def set_field(cluster: ControllerCluster, partition: int, **fields: Any) -> bytes:
@@ -68,7 +68,7 @@ async def why_frozen(cluster: ControllerCluster, count: int = 8) -> str:
 
 
 async def test_a_state_that_contradicts_the_topic_freezes_it_until_it_is_repaired(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     await resized(cluster, 6)
     topic = await cluster.topic(TOPIC)
@@ -80,7 +80,7 @@ async def test_a_state_that_contradicts_the_topic_freezes_it_until_it_is_repaire
 
 
 async def test_an_edit_under_an_active_controller_is_found_by_its_next_write_and_stops_the_resize(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The new count is in another znode. Once the state is repaired, the resize continues where it stopped."""
     await resized(cluster, 6)
@@ -94,7 +94,7 @@ async def test_an_edit_under_an_active_controller_is_found_by_its_next_write_and
     assert initial_counts_sent(cluster) == {4}
 
 
-async def test_a_frozen_topic_is_still_served(cluster: ControllerCluster, autojump_clock: object) -> None:
+async def test_a_frozen_topic_is_still_served(cluster: ControllerCluster) -> None:
     """Leaders are elected and ISRs change, and the controller does not read the cluster again."""
     await resized(cluster, 6)
     intact = (await cluster.store.get(paths.topic(TOPIC))).data
@@ -124,7 +124,7 @@ DEEP = b'{"theirs":' + b"[" * 5000 + b"]" * 5000 + b"}"
 
 
 async def test_a_state_that_no_controller_can_read_holds_resizes_until_it_is_repaired(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     await resized(cluster, 6)
     path = paths.partition_state(TOPIC, 2)
@@ -142,7 +142,7 @@ async def exists(cluster: ControllerCluster, path: str) -> bool:
 
 
 async def test_a_broker_that_restarted_while_a_state_was_unreadable_does_not_keep_its_epoch(
-    cluster: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster,
 ) -> None:
     """The repair comes after the broker's restart, so the state's time does not show that the broker restarted."""
     await resized(cluster, 6)
@@ -165,9 +165,7 @@ async def is_led_anew(cluster: ControllerCluster, epoch: int) -> bool:
     return (await cluster.state(TOPIC, 5)).leader_epoch > epoch
 
 
-async def test_a_partition_with_a_repaired_state_elects_a_leader_once(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_partition_with_a_repaired_state_elects_a_leader_once(cluster: ControllerCluster) -> None:
     """It is unknown which brokers restarted before the repair. When the cluster is read later, no election follows."""
     await resized(cluster, 6)
     before = await cluster.state(TOPIC, 5)
@@ -186,7 +184,7 @@ async def test_a_partition_with_a_repaired_state_elects_a_leader_once(
 
 
 async def test_a_grow_that_was_accepted_continues_when_an_unrelated_state_is_repaired(
-    cluster: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster,
 ) -> None:
     """The grow has written its count and some bumps. Then a state becomes unreadable, and the grow stops."""
     await begun(cluster, 6)

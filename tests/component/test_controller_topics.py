@@ -40,9 +40,7 @@ async def create(cluster: ControllerCluster, name: str, partitions: int = 3) -> 
     return await cluster.topic(name)
 
 
-async def test_a_created_topic_is_served_by_every_broker_when_the_answer_comes(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_created_topic_is_served_by_every_broker_when_the_answer_comes(cluster: ControllerCluster) -> None:
     configs = [CreatableTopicConfig(name="retention.ms", value="5000")]
     response = await cluster.request(creation("events", 6, configs=configs))
     result = response.topics[0]
@@ -64,18 +62,14 @@ async def test_a_created_topic_is_served_by_every_broker_when_the_answer_comes(
     assert (sent.incarnation, sent.zk_version, sent.is_new) == (state_znode.czxid, 0, True)
 
 
-async def test_a_broker_that_does_not_answer_makes_the_request_time_out(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_broker_that_does_not_answer_makes_the_request_time_out(cluster: ControllerCluster) -> None:
     cluster.brokers[2].answering = trio.Event()
     response = await cluster.request(creation("slow", timeout_ms=1000))
     assert response.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
     assert (await cluster.topic("slow")).partitions.keys() == {0, 1, 2}
 
 
-async def test_a_deleted_topic_is_gone_everywhere_and_its_successor_has_another_id(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_deleted_topic_is_gone_everywhere_and_its_successor_has_another_id(cluster: ControllerCluster) -> None:
     first = await create(cluster, "t")
     assert (await delete(cluster)).topic_id == first.topic_id
     assert await cluster.store.children(paths.TOPICS) == []
@@ -89,9 +83,7 @@ async def test_a_deleted_topic_is_gone_everywhere_and_its_successor_has_another_
     assert second.topic_id != first.topic_id
 
 
-async def test_a_deletion_with_an_unreadable_state_does_not_delete_the_successor(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_a_deletion_with_an_unreadable_state_does_not_delete_the_successor(cluster: ControllerCluster) -> None:
     """KIP-570: the replica's incarnation is unknown, so the StopReplica has the zxid of the deletion request."""
     await create(cluster, "t")
     await cluster.store.set(paths.partition_state("t", 0), b"{", -1)
@@ -110,7 +102,7 @@ async def test_a_deletion_with_an_unreadable_state_does_not_delete_the_successor
 
 
 async def test_a_topic_that_the_controller_has_not_read_yet_is_deleted(
-    cluster: ControllerCluster, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+    cluster: ControllerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watch event of the topic is queued when the request comes, and the request is decided after that event."""
 

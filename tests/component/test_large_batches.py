@@ -26,7 +26,7 @@ from tests.support.broker import requests
 from tests.support.broker.broker_harness import DEADLINE_S, OneBroker, one_broker
 from tests.support.broker.loop_probe import LoopProbe
 from tests.support.broker.requests import only
-from tests.support.resize.resized_broker import GROWN, TOPIC_ID, UNTAGGED, broker_of, key_of
+from tests.support.resize.resized_broker import GROWN, TOPIC_ID, UNTAGGED, Broker, broker_of, key_of
 
 pytestmark = pytest.mark.trio
 FEW = 10
@@ -79,21 +79,20 @@ async def test_a_batch_is_read_in_slices(tmp_path: Path, reads: LoopProbe, codec
 
 
 async def test_a_batch_is_read_in_slices_too_if_its_partition_has_no_leader_yet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: LoopProbe
+    broker: Broker, reads: LoopProbe
 ) -> None:
     """The broker reads a refused batch to recognize its repetition. Later records must not overtake the batch."""
-    async with broker_of(tmp_path, monkeypatch) as broker:
-        named = ApiVersionsRequest(client_software_name="apache-kafka-java", client_software_version="1")
-        assert (await broker.harness.request(named)).error_code == 0
-        await broker.harness.update_metadata("t", TOPIC_ID, 4, layout=(4, 4, 0), incarnation=100, announced=8)
-        records = build_batch([(key, b"v", (), 1_000) for key in keyed()])
-        with reads.watching():
-            assert (await broker.produce(5, UNTAGGED, records)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert reads.steps == MANY and reads.most_steps == FEW
-        await broker.has((8, 0), 5, epoch=0)
-        with reads.watching():
-            assert (await broker.produce(5, UNTAGGED, records)).error_code == 0
-        assert reads.steps == 2 * MANY and reads.most_steps == FEW
+    named = ApiVersionsRequest(client_software_name="apache-kafka-java", client_software_version="1")
+    assert (await broker.harness.request(named)).error_code == 0
+    await broker.harness.update_metadata("t", TOPIC_ID, 4, layout=(4, 4, 0), incarnation=100, announced=8)
+    records = build_batch([(key, b"v", (), 1_000) for key in keyed()])
+    with reads.watching():
+        assert (await broker.produce(5, UNTAGGED, records)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert reads.steps == MANY and reads.most_steps == FEW
+    await broker.has((8, 0), 5, epoch=0)
+    with reads.watching():
+        assert (await broker.produce(5, UNTAGGED, records)).error_code == 0
+    assert reads.steps == 2 * MANY and reads.most_steps == FEW
 
 
 async def test_a_record_without_a_key_is_named_as_in_a_small_batch(tmp_path: Path) -> None:
@@ -182,26 +181,25 @@ async def test_hole_29_the_keys_of_a_large_batch_are_placed_in_slices_with_the_s
 
 
 async def test_hole_29_a_layout_that_arrives_while_a_batch_is_read_applies_to_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved = next(key for key in (b"%d" % n for n in range(10_000)) if home(key, 6) == 1 != home(key, 12))
     pause, resized = TimeSlice.pause, False
-    async with broker_of(tmp_path, monkeypatch) as broker:
-        await broker.has(GROWN, 1, epoch=1)
-        await broker.produce(1, UNTAGGED, stock([key_of(5, 6)]))  # refused, so that the producer refreshes its metadata
-        assert (await broker.produce(1, UNTAGGED, stock([moved] * 45))).error_code == ErrorCode.NONE
+    await broker.has(GROWN, 1, epoch=1)
+    await broker.produce(1, UNTAGGED, stock([key_of(5, 6)]))  # refused, so that the producer refreshes its metadata
+    assert (await broker.produce(1, UNTAGGED, stock([moved] * 45))).error_code == ErrorCode.NONE
 
-        async def resize_in_between(work: TimeSlice) -> None:
-            nonlocal resized
-            if not resized:
-                resized = True
-                partition = broker.node.replicas.leader(TopicPartition("t", 1))
-                partition.layout = Layout(12, 2, 4)  # as a LeaderAndIsr on another connection does
-            await pause(work)
+    async def resize_in_between(work: TimeSlice) -> None:
+        nonlocal resized
+        if not resized:
+            resized = True
+            partition = broker.node.replicas.leader(TopicPartition("t", 1))
+            partition.layout = Layout(12, 2, 4)  # as a LeaderAndIsr on another connection does
+        await pause(work)
 
-        monkeypatch.setattr(TimeSlice, "pause", resize_in_between)
-        assert (await broker.produce(1, UNTAGGED, stock([moved] * 45))).error_code != ErrorCode.NONE
-        assert resized and broker.end_offset(1) == 45
+    monkeypatch.setattr(TimeSlice, "pause", resize_in_between)
+    assert (await broker.produce(1, UNTAGGED, stock([moved] * 45))).error_code != ErrorCode.NONE
+    assert resized and broker.end_offset(1) == 45
 
 
 def home(key: bytes, undeleted: int) -> int:

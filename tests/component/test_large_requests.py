@@ -42,7 +42,7 @@ from anabranch.protocol.generated.produce import ProduceRequest
 from anabranch.runtime import decoded_requests, pauses
 from anabranch.runtime.channel import Channel
 from tests.support.broker import requests
-from tests.support.broker.broker_harness import DEADLINE_S, one_broker
+from tests.support.broker.broker_harness import DEADLINE_S, OneBroker, one_broker
 from tests.support.broker.loop_probe import LoopProbe
 
 pytestmark = pytest.mark.trio
@@ -63,6 +63,12 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pauses, "MANY_ITEMS", FEW)
     monkeypatch.setattr("anabranch.broker.net.connection.MANY_ITEMS", FEW)
     monkeypatch.setattr(TimeSlice, "due", lambda work: True)
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[OneBroker]:
+    async with one_broker(tmp_path) as found:
+        yield found
 
 
 @pytest.fixture
@@ -90,14 +96,13 @@ def between_slices(monkeypatch: pytest.MonkeyPatch, module: ModuleType, work: Ca
     monkeypatch.setattr(module, "pause", work)
 
 
-async def test_a_produce_of_very_many_partitions_is_appended_and_answered_in_order(tmp_path: Path) -> None:
-    async with one_broker(tmp_path) as broker:
-        await broker.create_topic("t", MANY)
-        results = (await broker.request(produce())).responses[0].partition_responses
-        assert [result.index for result in results] == list(range(MANY))
-        assert {(result.error_code, result.base_offset) for result in results} == {(ErrorCode.NONE, 0)}
-        ends = (await broker.request(latest())).topics[0].partitions
-        assert [(end.partition_index, end.offset) for end in ends] == [(index, 1) for index in range(MANY)]
+async def test_a_produce_of_very_many_partitions_is_appended_and_answered_in_order(broker: OneBroker) -> None:
+    await broker.create_topic("t", MANY)
+    results = (await broker.request(produce())).responses[0].partition_responses
+    assert [result.index for result in results] == list(range(MANY))
+    assert {(result.error_code, result.base_offset) for result in results} == {(ErrorCode.NONE, 0)}
+    ends = (await broker.request(latest())).topics[0].partitions
+    assert [(end.partition_index, end.offset) for end in ends] == [(index, 1) for index in range(MANY)]
 
 
 async def test_other_connections_are_served_between_two_slices_and_each_answers_in_order(
@@ -131,7 +136,7 @@ async def test_other_connections_are_served_between_two_slices_and_each_answers_
 
 
 async def test_the_partitions_of_a_full_fetch_are_read_in_slices(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
+    broker: OneBroker, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
 ) -> None:
     read_partition = FetchRead.read_partition
 
@@ -139,68 +144,65 @@ async def test_the_partitions_of_a_full_fetch_are_read_in_slices(
         probe.step()
         return read_partition(*arguments)
 
-    async with one_broker(tmp_path) as broker:
-        await broker.create_topic("t", MANY)
-        await broker.request(produce())
-        monkeypatch.setattr(FetchRead, "read_partition", counted)
-        answer = await broker.request(full_fetch(0))
-        partitions = answer.responses[0].partitions
-        assert [found.partition_index for found in partitions] == list(range(MANY))
-        assert all(len(found.records) > 0 for found in partitions)
-        assert (probe.steps, probe.most_steps) == (MANY, FEW)
-        assert answer.session_id
+    await broker.create_topic("t", MANY)
+    await broker.request(produce())
+    monkeypatch.setattr(FetchRead, "read_partition", counted)
+    answer = await broker.request(full_fetch(0))
+    partitions = answer.responses[0].partitions
+    assert [found.partition_index for found in partitions] == list(range(MANY))
+    assert all(len(found.records) > 0 for found in partitions)
+    assert (probe.steps, probe.most_steps) == (MANY, FEW)
+    assert answer.session_id
 
 
 async def test_records_appended_while_a_fetch_reads_are_returned_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: OneBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     appended = trio.Event()
-    async with one_broker(tmp_path) as broker:
-        await broker.create_topic("t", MANY)
+    await broker.create_topic("t", MANY)
 
-        async def append() -> None:
-            async with Channel.open(broker.env.network, broker.host, broker.port, client_id="other") as other:
-                await other.request(produce(1), timeout_s=DEADLINE_S)
-            appended.set()
+    async def append() -> None:
+        async with Channel.open(broker.env.network, broker.host, broker.port, client_id="other") as other:
+            await other.request(produce(1), timeout_s=DEADLINE_S)
+        appended.set()
 
-        async with trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery:
 
-            async def append_in_between() -> None:
-                if not appended.is_set():
-                    nursery.start_soon(append)
-                    await appended.wait()
+        async def append_in_between() -> None:
+            if not appended.is_set():
+                nursery.start_soon(append)
+                await appended.wait()
 
-            between_slices(monkeypatch, fetch, append_in_between)
-            answer = await broker.request(full_fetch(0, wait_ms=60_000))
-        assert appended.is_set(), "the append came while the fetch was in progress"
-        records = {found.partition_index: len(found.records) for found in answer.responses[0].partitions}
-        assert records[0] > 0 and not any(records[index] for index in range(1, MANY))
+        between_slices(monkeypatch, fetch, append_in_between)
+        answer = await broker.request(full_fetch(0, wait_ms=60_000))
+    assert appended.is_set(), "the append came while the fetch was in progress"
+    records = {found.partition_index: len(found.records) for found in answer.responses[0].partitions}
+    assert records[0] > 0 and not any(records[index] for index in range(1, MANY))
 
 
 async def test_a_fetch_is_refused_while_another_of_its_session_is_being_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: OneBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with one_broker(tmp_path) as broker:
-        await broker.create_topic("t", MANY)
-        first = await broker.request(full_fetch(0))
-        again = full_fetch(0)
-        again.session_id, again.session_epoch = first.session_id, 1
-        codes: list[int] = []
+    await broker.create_topic("t", MANY)
+    first = await broker.request(full_fetch(0))
+    again = full_fetch(0)
+    again.session_id, again.session_epoch = first.session_id, 1
+    codes: list[int] = []
 
-        async def fetch_in_between() -> None:
-            between_slices(monkeypatch, fetch, trio.lowlevel.checkpoint)
-            async with Channel.open(broker.env.network, broker.host, broker.port, client_id="other") as other:
-                impatient = FetchRequest(session_id=first.session_id, session_epoch=2, min_bytes=1)
-                codes.append((await other.request(impatient, timeout_s=DEADLINE_S)).error_code)
+    async def fetch_in_between() -> None:
+        between_slices(monkeypatch, fetch, trio.lowlevel.checkpoint)
+        async with Channel.open(broker.env.network, broker.host, broker.port, client_id="other") as other:
+            impatient = FetchRequest(session_id=first.session_id, session_epoch=2, min_bytes=1)
+            codes.append((await other.request(impatient, timeout_s=DEADLINE_S)).error_code)
 
-        between_slices(monkeypatch, fetch, fetch_in_between)
-        assert (await broker.request(again)).error_code == ErrorCode.NONE
-        assert codes == [ErrorCode.INVALID_FETCH_SESSION_EPOCH]
+    between_slices(monkeypatch, fetch, fetch_in_between)
+    assert (await broker.request(again)).error_code == ErrorCode.NONE
+    assert codes == [ErrorCode.INVALID_FETCH_SESSION_EPOCH]
 
 
 @pytest.mark.parametrize("names", [None, ["few", "many"], ["many", "missing"]])
 async def test_metadata_of_many_partitions_is_gathered_in_slices(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe, names: list[str] | None
+    broker: OneBroker, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe, names: list[str] | None
 ) -> None:
     """Metadata of all topics, of topics by name, and of a topic that does not exist."""
     partition = metadata.described
@@ -209,21 +211,20 @@ async def test_metadata_of_many_partitions_is_gathered_in_slices(
         probe.step()
         return partition(*arguments)
 
-    async with one_broker(tmp_path) as broker:
-        await broker.create_topic("many", MANY)
-        await broker.create_topic("few", 2)
-        monkeypatch.setattr(metadata, "described", counted)
-        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-        answer = await broker.request(MetadataRequest(topics=topics, allow_auto_topic_creation=False))
-        assert [topic.name for topic in answer.topics] == (names or ["few", "many"])
-        found = {topic.name: topic for topic in answer.topics}
-        assert [shown.partition_index for shown in found["many"].partitions] == list(range(MANY))
-        others = 2 if "few" in found else 0
-        assert (probe.steps, probe.most_steps) == (MANY + others, FEW)
+    await broker.create_topic("many", MANY)
+    await broker.create_topic("few", 2)
+    monkeypatch.setattr(metadata, "described", counted)
+    topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+    answer = await broker.request(MetadataRequest(topics=topics, allow_auto_topic_creation=False))
+    assert [topic.name for topic in answer.topics] == (names or ["few", "many"])
+    found = {topic.name: topic for topic in answer.topics}
+    assert [shown.partition_index for shown in found["many"].partitions] == list(range(MANY))
+    others = 2 if "few" in found else 0
+    assert (probe.steps, probe.most_steps) == (MANY + others, FEW)
 
 
 async def test_alter_replica_log_dirs_is_handled_in_slices_and_log_dirs_are_described(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
+    broker: OneBroker, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
 ) -> None:
     request = LogMoves.request
 
@@ -231,22 +232,21 @@ async def test_alter_replica_log_dirs_is_handled_in_slices_and_log_dirs_are_desc
         probe.step()
         request(*arguments, **named)
 
-    async with one_broker(tmp_path) as broker:
-        await broker.create_topic("t", MANY)
-        monkeypatch.setattr(LogMoves, "request", counted)
-        topics = [AlterReplicaLogDirTopic(name="t", partitions=list(range(MANY)))]
-        answer = await broker.request(AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path="/x", topics=topics)]))
-        found = [(result.partition_index, result.error_code) for result in answer.results[0].partitions]
-        assert found == [(index, ErrorCode.LOG_DIR_NOT_FOUND) for index in range(MANY)]
-        assert (probe.steps, probe.most_steps) == (MANY, 1)
-        wanted = [DescribableLogDirTopic(topic="t", partitions=[0, *range(FEW, 3 * MANY)])]
-        described = await broker.request(DescribeLogDirsRequest(topics=wanted))
-        shown = [found.partition_index for found in described.results[0].topics[0].partitions]
-        assert shown == [0, *range(FEW, MANY)]
+    await broker.create_topic("t", MANY)
+    monkeypatch.setattr(LogMoves, "request", counted)
+    topics = [AlterReplicaLogDirTopic(name="t", partitions=list(range(MANY)))]
+    answer = await broker.request(AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path="/x", topics=topics)]))
+    found = [(result.partition_index, result.error_code) for result in answer.results[0].partitions]
+    assert found == [(index, ErrorCode.LOG_DIR_NOT_FOUND) for index in range(MANY)]
+    assert (probe.steps, probe.most_steps) == (MANY, 1)
+    wanted = [DescribableLogDirTopic(topic="t", partitions=[0, *range(FEW, 3 * MANY)])]
+    described = await broker.request(DescribeLogDirsRequest(topics=wanted))
+    shown = [found.partition_index for found in described.results[0].topics[0].partitions]
+    assert shown == [0, *range(FEW, MANY)]
 
 
 async def test_an_update_metadata_is_applied_in_slices(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
+    broker: OneBroker, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
 ) -> None:
     described = metadata_cache.partition_info
 
@@ -254,17 +254,16 @@ async def test_an_update_metadata_is_applied_in_slices(
         probe.step()
         return described(state)
 
-    async with one_broker(tmp_path) as broker:
-        topic_id = await broker.create_topic("t", MANY)
-        monkeypatch.setattr(metadata_cache, "partition_info", counted)
-        assert (await broker.update_metadata("t", topic_id, MANY, leader_epoch=3)).error_code == ErrorCode.NONE
-        assert (probe.steps, probe.most_steps) == (MANY, FEW)
-        answer = await broker.request(MetadataRequest(topics=None))
-        assert [found.leader_epoch for found in answer.topics[0].partitions] == [3] * MANY
+    topic_id = await broker.create_topic("t", MANY)
+    monkeypatch.setattr(metadata_cache, "partition_info", counted)
+    assert (await broker.update_metadata("t", topic_id, MANY, leader_epoch=3)).error_code == ErrorCode.NONE
+    assert (probe.steps, probe.most_steps) == (MANY, FEW)
+    answer = await broker.request(MetadataRequest(topics=None))
+    assert [found.leader_epoch for found in answer.topics[0].partitions] == [3] * MANY
 
 
 async def test_a_fetch_of_very_many_partitions_that_waited_is_answered_in_slices(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
+    broker: OneBroker, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
 ) -> None:
     note_fetched = BrokerMetrics.note_fetched
 
@@ -272,11 +271,10 @@ async def test_a_fetch_of_very_many_partitions_that_waited_is_answered_in_slices
         probe.step()
         note_fetched(*arguments, **named)
 
-    async with one_broker(tmp_path) as broker:
-        await broker.create_topic("t", MANY)
-        monkeypatch.setattr(BrokerMetrics, "note_fetched", counted)
-        answer = await broker.request(full_fetch(0, wait_ms=50))
-        assert len(answer.responses[0].partitions) == MANY
+    await broker.create_topic("t", MANY)
+    monkeypatch.setattr(BrokerMetrics, "note_fetched", counted)
+    answer = await broker.request(full_fetch(0, wait_ms=50))
+    assert len(answer.responses[0].partitions) == MANY
     assert (probe.steps, probe.most_steps) == (MANY, FEW)
 
 
@@ -305,7 +303,7 @@ async def test_a_large_offset_fetch_counts_its_group_for_all_topics_before_its_f
 
 
 async def test_an_update_metadata_is_given_up_when_a_newer_controller_appears(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: OneBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     described, refusal_of = metadata_cache.partition_info, update_metadata.refusal_of
     managers: list[ReplicaManager] = []
@@ -314,24 +312,23 @@ async def test_an_update_metadata_is_given_up_when_a_newer_controller_appears(
         managers.append(ctx.node.replicas)
         return refusal_of(ctx, order)
 
-    async with one_broker(tmp_path) as broker:
-        topic_id = await broker.create_topic("t", MANY)
-        monkeypatch.setattr(update_metadata, "refusal_of", checked)
+    topic_id = await broker.create_topic("t", MANY)
+    monkeypatch.setattr(update_metadata, "refusal_of", checked)
 
-        def overtaken(state: Any) -> Any:
-            if state.partition_index == 0:
-                managers[-1].controller_elected(broker.controller_epoch + 1)
-            return described(state)
+    def overtaken(state: Any) -> Any:
+        if state.partition_index == 0:
+            managers[-1].controller_elected(broker.controller_epoch + 1)
+        return described(state)
 
-        monkeypatch.setattr(metadata_cache, "partition_info", overtaken)
-        answered = await broker.update_metadata("t", topic_id, MANY, leader_epoch=3)
-        assert answered.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
-        answer = await broker.request(MetadataRequest(topics=None))
-        assert [found.leader_epoch for found in answer.topics[0].partitions] == [0] * MANY
+    monkeypatch.setattr(metadata_cache, "partition_info", overtaken)
+    answered = await broker.update_metadata("t", topic_id, MANY, leader_epoch=3)
+    assert answered.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+    answer = await broker.request(MetadataRequest(topics=None))
+    assert [found.leader_epoch for found in answer.topics[0].partitions] == [0] * MANY
 
 
 async def test_large_messages_are_decoded_and_encoded_in_slices(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
+    broker: OneBroker, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
 ) -> None:
     seen: set[tuple[str, str]] = set()
 
@@ -354,27 +351,25 @@ async def test_large_messages_are_decoded_and_encoded_in_slices(
 
         return codec
 
-    async with one_broker(tmp_path) as broker:
-        await broker.create_topic("t", MANY)
-        await broker.request(produce())
-        monkeypatch.setattr(steps, "decoder", counted("decode", steps.decoder))
-        monkeypatch.setattr(steps, "encoder", counted("encode", steps.encoder))
-        await broker.request(latest())
-        await broker.request(full_fetch(0))
-        await broker.request(MetadataRequest(topics=None))
-        await broker.update_metadata("t", uuid.uuid5(uuid.NAMESPACE_DNS, "t"), MANY, leader_epoch=1)
-        for name in ("ListOffsets", "Fetch"):
-            assert {(verb, name + side) for verb in ("decode", "encode") for side in ("Request", "Response")} <= seen
-        assert {("decode", "UpdateMetadataRequest"), ("encode", "MetadataResponse")} <= seen
-        # The harness's end of the connection runs in the same loop, and has its step in the same round.
-        assert probe.steps > 10 * FEW and probe.most_steps <= 2 * FEW
+    await broker.create_topic("t", MANY)
+    await broker.request(produce())
+    monkeypatch.setattr(steps, "decoder", counted("decode", steps.decoder))
+    monkeypatch.setattr(steps, "encoder", counted("encode", steps.encoder))
+    await broker.request(latest())
+    await broker.request(full_fetch(0))
+    await broker.request(MetadataRequest(topics=None))
+    await broker.update_metadata("t", uuid.uuid5(uuid.NAMESPACE_DNS, "t"), MANY, leader_epoch=1)
+    for name in ("ListOffsets", "Fetch"):
+        assert {(verb, name + side) for verb in ("decode", "encode") for side in ("Request", "Response")} <= seen
+    assert {("decode", "UpdateMetadataRequest"), ("encode", "MetadataResponse")} <= seen
+    # The harness's end of the connection runs in the same loop, and has its step in the same round.
+    assert probe.steps > 10 * FEW and probe.most_steps <= 2 * FEW
 
 
-async def test_a_large_frame_that_is_no_message_closes_the_connection(tmp_path: Path) -> None:
-    async with one_broker(tmp_path) as broker:
-        stream = await broker.raw()
-        header = ApiKey.METADATA.to_bytes(2, "big") + (8).to_bytes(2, "big") + bytes(4) + b"\xff\xff"
-        body = header + (200).to_bytes(4, "big") + b"\x00\x01a" * 100 + b"\x7f\xff"
-        await stream.send_all(len(body).to_bytes(4, "big") + body)
-        with trio.fail_after(DEADLINE_S):
-            assert await stream.receive_some(1) == b""
+async def test_a_large_frame_that_is_no_message_closes_the_connection(broker: OneBroker) -> None:
+    stream = await broker.raw()
+    header = ApiKey.METADATA.to_bytes(2, "big") + (8).to_bytes(2, "big") + bytes(4) + b"\xff\xff"
+    body = header + (200).to_bytes(4, "big") + b"\x00\x01a" * 100 + b"\x7f\xff"
+    await stream.send_all(len(body).to_bytes(4, "big") + body)
+    with trio.fail_after(DEADLINE_S):
+        assert await stream.receive_some(1) == b""

@@ -260,24 +260,20 @@ async def test_hole_27_acks_0_with_another_layout_closes_the_connection(broker: 
     assert broker.end_offset(1) == 0
 
 
-async def test_hole_29_misplaced_records_of_stock_producers_are_refused_and_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    zk = FakeZk()
+async def test_hole_29_misplaced_records_of_stock_producers_are_refused_and_counted(broker: Broker) -> None:
     misrouted, right = keyed(key_of(5, 6)), keyed(key_of(1, 6), None)
-    async with broker_of(tmp_path, monkeypatch, zk) as broker:
-        assert (await broker.produce(1, UNTAGGED, misrouted)).error_code == 0
-        await broker.has(GROWN, 1, epoch=1)
-        assert (await broker.produce(1, UNTAGGED, misrouted)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        refused = await broker.produce(1, UNTAGGED, misrouted)
-        assert refused.error_code == ErrorCode.POLICY_VIOLATION
-        assert "belongs to partition 5, not 1" in str(refused.error_message)
-        assert [record.batch_index for record in refused.record_errors] == [0]
-        assert (await broker.produce(1, UNTAGGED, right)).error_code == 0
-        await broker.produce(1, FIRST)
-        await broker.configure(zk, ordered_delivery_stock_producers="accept")
-        assert (await broker.produce(1, UNTAGGED, misrouted)).error_code == 0
-        metrics = broker.node.metrics.render().decode()
+    assert (await broker.produce(1, UNTAGGED, misrouted)).error_code == 0
+    await broker.has(GROWN, 1, epoch=1)
+    assert (await broker.produce(1, UNTAGGED, misrouted)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    refused = await broker.produce(1, UNTAGGED, misrouted)
+    assert refused.error_code == ErrorCode.POLICY_VIOLATION
+    assert "belongs to partition 5, not 1" in str(refused.error_message)
+    assert [record.batch_index for record in refused.record_errors] == [0]
+    assert (await broker.produce(1, UNTAGGED, right)).error_code == 0
+    await broker.produce(1, FIRST)
+    await broker.configure(ordered_delivery_stock_producers="accept")
+    assert (await broker.produce(1, UNTAGGED, misrouted)).error_code == 0
+    metrics = broker.node.metrics.render().decode()
     assert 'anabranch_stock_produce_refusals_total{topic="t"} 1.0' in metrics
     assert 'anabranch_layout_refusals_total{topic="t"} 1.0' in metrics
 
@@ -310,60 +306,50 @@ async def test_hole_29_the_brokers_default_applies_to_a_topic_without_the_config
 
 @pytest.mark.parametrize("settled", [True, False])
 async def test_ordered_delivery_fixed_by_the_first_resize_is_not_changed_by_an_edit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: bool
+    broker: Broker, settled: bool
 ) -> None:
     """The edit has no effect, even after the next LeaderAndIsr. Metadata shows the value in force."""
-    zk = FakeZk()
-    async with broker_of(tmp_path, monkeypatch, zk) as broker:
 
-        async def checks() -> bool:
-            return (await broker.produce(1, FIRST)).error_code != ErrorCode.NONE
+    async def checks() -> bool:
+        return (await broker.produce(1, FIRST)).error_code != ErrorCode.NONE
 
-        async def described() -> bool:
-            request = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=False)
-            return bool((await broker.harness.request(request)).topics[0].ordered_delivery)
+    async def described() -> bool:
+        request = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=False)
+        return bool((await broker.harness.request(request)).topics[0].ordered_delivery)
 
-        grown = broker.state(1, 1, GROWN)
-        grown.ordered_delivery = int(settled)
-        layout = (4, *GROWN)
-        await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=layout, ordered_delivery=int(settled))
-        assert await broker.lead(grown) == {0}
-        assert (await checks(), await described()) == (settled, settled)
-        await broker.configure(zk, enable_ordered_delivery=str(not settled).lower())
-        assert (await checks(), await described()) == (settled, settled)
-        grown.leader_epoch += 1
-        assert await broker.lead(grown) == {0}
-        assert (await checks(), await described()) == (settled, settled)
-        kept_from = BELOW_EVERY_EPOCH if settled else EVERY_EPOCH  # there is no znode with lineages
-        assert await broker.node.logs.cleaner.first_kept_epoch(TopicPartition("t", 5)) == kept_from
+    grown = broker.state(1, 1, GROWN)
+    grown.ordered_delivery = int(settled)
+    layout = (4, *GROWN)
+    await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=layout, ordered_delivery=int(settled))
+    assert await broker.lead(grown) == {0}
+    assert (await checks(), await described()) == (settled, settled)
+    await broker.configure(enable_ordered_delivery=str(not settled).lower())
+    assert (await checks(), await described()) == (settled, settled)
+    grown.leader_epoch += 1
+    assert await broker.lead(grown) == {0}
+    assert (await checks(), await described()) == (settled, settled)
+    kept_from = BELOW_EVERY_EPOCH if settled else EVERY_EPOCH  # there is no znode with lineages
+    assert await broker.node.logs.cleaner.first_kept_epoch(TopicPartition("t", 5)) == kept_from
 
 
-async def test_a_new_layout_uses_the_topic_config_that_is_stored_when_it_arrives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_new_layout_uses_the_topic_config_that_is_stored_when_it_arrives(broker: Broker) -> None:
     """The topic grows after ordered delivery is turned on again, but before the broker has read that config."""
-    zk = FakeZk()
-    async with broker_of(tmp_path, monkeypatch, zk) as broker:
-        await broker.configure(zk, enable_ordered_delivery="false")
-        session = zk.session()
-        await session.set(ConfigZnode.topic_path("t"), ConfigZnode({"enable.ordered.delivery": "true"}).encode())
-        await broker.has(GROWN, 1, epoch=1)
-        assert (await broker.produce(1, FIRST)).error_code == ErrorCode.INVALID_PARTITION_METADATA
+    await broker.configure(enable_ordered_delivery="false")
+    session = broker.harness.zk.session()
+    await session.set(ConfigZnode.topic_path("t"), ConfigZnode({"enable.ordered.delivery": "true"}).encode())
+    await broker.has(GROWN, 1, epoch=1)
+    assert (await broker.produce(1, FIRST)).error_code == ErrorCode.INVALID_PARTITION_METADATA
 
 
-async def test_a_leader_and_isr_with_a_known_layout_does_not_wait_for_zookeeper(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_leader_and_isr_with_a_known_layout_does_not_wait_for_zookeeper(broker: Broker) -> None:
     """Notifications bring later config changes. So an election does not wait for a read from ZooKeeper."""
-    zk = FakeZk()
-    async with broker_of(tmp_path, monkeypatch, zk) as broker:
-        await broker.has(GROWN, 1, epoch=1)
-        session = broker.node.env.zk
-        assert isinstance(session, FakeSession)
-        session.disconnect()
-        with trio.fail_after(DEADLINE_S):
-            await broker.has(GROWN, 1, 5, epoch=2)
-        session.reconnect()
+    await broker.has(GROWN, 1, epoch=1)
+    session = broker.node.env.zk
+    assert isinstance(session, FakeSession)
+    session.disconnect()
+    with trio.fail_after(DEADLINE_S):
+        await broker.has(GROWN, 1, 5, epoch=2)
+    session.reconnect()
 
 
 async def test_a_broker_that_registers_again_uses_configs_altered_while_it_was_away(
@@ -412,117 +398,99 @@ async def test_a_fetch_names_no_layout_and_its_session_continues_through_a_resiz
     )
 
 
-async def test_hole_23_a_closed_compacted_partition_is_drained_only_if_the_loss_is_accepted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    zk = FakeZk()
-    async with broker_of(tmp_path, monkeypatch, zk) as broker:
-        await broker.configure(zk, cleanup_policy="compact")
-        await broker.has(GROWN, 1, 5, epoch=1)
-        await broker.produce(1, GROWN, keyed(b"k"))
-        await broker.produce(5, GROWN, keyed(b"k"))
+async def test_hole_23_a_closed_compacted_partition_is_drained_only_if_the_loss_is_accepted(broker: Broker) -> None:
+    await broker.configure(cleanup_policy="compact")
+    await broker.has(GROWN, 1, 5, epoch=1)
+    await broker.produce(1, GROWN, keyed(b"k"))
+    await broker.produce(5, GROWN, keyed(b"k"))
 
-        async def code(partition: int, leader_epoch: int = -1) -> int:
-            asked = requests.delete_records(partition, 1, leader_epoch=leader_epoch)
-            return int(only(await broker.harness.request(asked)).error_code)
+    async def code(partition: int, leader_epoch: int = -1) -> int:
+        asked = requests.delete_records(partition, 1, leader_epoch=leader_epoch)
+        return int(only(await broker.harness.request(asked)).error_code)
 
-        await broker.has(SHRUNK, 5, epoch=2)
-        assert await code(5) == ErrorCode.POLICY_VIOLATION
-        for policy in ("compact", "compact,delete"):
-            await zk.session().delete(ConfigZnode.topic_path("t"))
-            await broker.configure(zk, cleanup_policy=policy, delete_records_when_drained="true")
-            why = "a drain that was decided before the topic was compacted"
-            assert await code(5, leader_epoch=2) == ErrorCode.POLICY_VIOLATION, why
-        await zk.session().delete(ConfigZnode.topic_path("t"))
-        await broker.configure(zk, cleanup_policy="compact", delete_latest_values_when_drained="true")
-        assert await code(1) == ErrorCode.POLICY_VIOLATION
-        assert await code(5, leader_epoch=2) == 0
+    await broker.has(SHRUNK, 5, epoch=2)
+    assert await code(5) == ErrorCode.POLICY_VIOLATION
+    for policy in ("compact", "compact,delete"):
+        await broker.harness.zk.session().delete(ConfigZnode.topic_path("t"))
+        await broker.configure(cleanup_policy=policy, delete_records_when_drained="true")
+        why = "a drain that was decided before the topic was compacted"
+        assert await code(5, leader_epoch=2) == ErrorCode.POLICY_VIOLATION, why
+    await broker.harness.zk.session().delete(ConfigZnode.topic_path("t"))
+    await broker.configure(cleanup_policy="compact", delete_latest_values_when_drained="true")
+    assert await code(1) == ErrorCode.POLICY_VIOLATION
+    assert await code(5, leader_epoch=2) == 0
 
 
-async def test_hole_24_the_cleaner_uses_the_lineage_of_each_partition(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    zk = FakeZk()
-    async with broker_of(tmp_path, monkeypatch, zk) as broker:
-        first_kept_epoch = broker.node.logs.cleaner.first_kept_epoch
-        root, child = TopicPartition("t", 1), TopicPartition("t", 5)
-        assert await first_kept_epoch(root) == BELOW_EVERY_EPOCH, "the topic is not in the metadata yet"
-        await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 6, 1))
-        assert await first_kept_epoch(root) == BELOW_EVERY_EPOCH, "no znode is there"
-        topic = TopicZnode.new(TOPIC_ID, {p: [BROKER_ID] for p in range(6)})
-        controller = zk.session()
-        await controller.create(TopicZnode.path("t"), topic.encode(), make_parents=True)
-        for tp, epoch, entries in ((root, 3, ()), (child, 2, (LineageEntry(1, {1: 2}),))):
-            state = PartitionState(1, BROKER_ID, epoch, [BROKER_ID], StoredLayout(*GROWN), initial_partition_count=4)
-            found = state.replace(lineage=entries).encode()
-            await controller.create(PartitionState.path(*tp), found, make_parents=True)
-        assert (await first_kept_epoch(root), await first_kept_epoch(child)) == (4, 1)
-        await broker.configure(zk, enable_ordered_delivery="false")
-        assert await first_kept_epoch(child) == EVERY_EPOCH
+async def test_hole_24_the_cleaner_uses_the_lineage_of_each_partition(broker: Broker) -> None:
+    first_kept_epoch = broker.node.logs.cleaner.first_kept_epoch
+    root, child = TopicPartition("t", 1), TopicPartition("t", 5)
+    assert await first_kept_epoch(root) == BELOW_EVERY_EPOCH, "the topic is not in the metadata yet"
+    await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 6, 1))
+    assert await first_kept_epoch(root) == BELOW_EVERY_EPOCH, "no znode is there"
+    topic = TopicZnode.new(TOPIC_ID, {p: [BROKER_ID] for p in range(6)})
+    controller = broker.harness.zk.session()
+    await controller.create(TopicZnode.path("t"), topic.encode(), make_parents=True)
+    for tp, epoch, entries in ((root, 3, ()), (child, 2, (LineageEntry(1, {1: 2}),))):
+        state = PartitionState(1, BROKER_ID, epoch, [BROKER_ID], StoredLayout(*GROWN), initial_partition_count=4)
+        found = state.replace(lineage=entries).encode()
+        await controller.create(PartitionState.path(*tp), found, make_parents=True)
+    assert (await first_kept_epoch(root), await first_kept_epoch(child)) == (4, 1)
+    await broker.configure(enable_ordered_delivery="false")
+    assert await first_kept_epoch(child) == EVERY_EPOCH
 
 
 # ---------------------------------------------------------------- Metadata
 
 
-async def test_metadata_has_the_layout_of_a_topic_and_its_marked_partitions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    zk = FakeZk()
-    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+async def test_metadata_has_the_layout_of_a_topic_and_its_marked_partitions(broker: Broker) -> None:
 
-        async def answered(version: int = 11) -> MetadataResponseTopic:
-            request = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=False)
-            response = await broker.harness.request(request, version)
-            found: MetadataResponseTopic = response.topics[0]
-            return found
+    async def answered(version: int = 11) -> MetadataResponseTopic:
+        request = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=False)
+        response = await broker.harness.request(request, version)
+        found: MetadataResponseTopic = response.topics[0]
+        return found
 
-        described = {"layout": (4, 4, 2), "incarnation": 100, "topic_incarnation": 90}
-        await broker.harness.update_metadata("t", TOPIC_ID, 6, **described)
-        topic = await answered()
-        assert (topic.initial_partition_count, topic.undeleted_partition_count, topic.layout_version) == (4, 4, 2)
-        assert (topic.ordered_delivery, topic.topic_incarnation) == (1, 90)
-        assert [(found.partition_index, found.incarnation) for found in topic.partitions] == [
-            (index, 100 + index) for index in range(6)
-        ]
-        await broker.configure(zk, enable_ordered_delivery="false")
-        assert (await answered()).ordered_delivery == 0
-        for version in (8, 9):  # librdkafka 2.1 requests version 9 and cannot skip a tag
-            plain = await answered(version)
-            layout = plain.initial_partition_count, plain.undeleted_partition_count, plain.layout_version
-            assert (*layout, plain.ordered_delivery, plain.topic_incarnation) == (-1, -1, -1, 0, -1)
-            assert {found.incarnation for found in plain.partitions} == {-1}
+    described = {"layout": (4, 4, 2), "incarnation": 100, "topic_incarnation": 90}
+    await broker.harness.update_metadata("t", TOPIC_ID, 6, **described)
+    topic = await answered()
+    assert (topic.initial_partition_count, topic.undeleted_partition_count, topic.layout_version) == (4, 4, 2)
+    assert (topic.ordered_delivery, topic.topic_incarnation) == (1, 90)
+    assert [(found.partition_index, found.incarnation) for found in topic.partitions] == [
+        (index, 100 + index) for index in range(6)
+    ]
+    await broker.configure(enable_ordered_delivery="false")
+    assert (await answered()).ordered_delivery == 0
+    for version in (8, 9):  # librdkafka 2.1 requests version 9 and cannot skip a tag
+        plain = await answered(version)
+        layout = plain.initial_partition_count, plain.undeleted_partition_count, plain.layout_version
+        assert (*layout, plain.ordered_delivery, plain.topic_incarnation) == (-1, -1, -1, 0, -1)
+        assert {found.incarnation for found in plain.partitions} == {-1}
 
 
 # ---------------------------------------------------------------- PartitionLeaderEpochsForPartitions
 
 
-async def test_a_broker_answers_the_lineage_of_what_it_has_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    zk = FakeZk()
-    async with broker_of(tmp_path, monkeypatch, zk) as broker:
-        controller = zk.session()
-        topic = TopicZnode.new(TOPIC_ID, {p: [BROKER_ID] for p in range(6)}).replace(last_leader_epochs={6: 4})
-        state = PartitionState(1, BROKER_ID, 2, [BROKER_ID], lineage=(LineageEntry(1, {1: 0, 3: 2}),), floor=0)
-        await controller.create(TopicZnode.path("t"), topic.encode(), make_parents=True)
-        await controller.create(PartitionState.path("t", 5), state.encode(), make_parents=True)
-        incarnation = (await controller.get(TopicZnode.path("t"))).czxid
-        await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 6, 1), incarnation=100)
+async def test_a_broker_answers_the_lineage_of_what_it_has_read(broker: Broker) -> None:
+    controller = broker.harness.zk.session()
+    topic = TopicZnode.new(TOPIC_ID, {p: [BROKER_ID] for p in range(6)}).replace(last_leader_epochs={6: 4})
+    state = PartitionState(1, BROKER_ID, 2, [BROKER_ID], lineage=(LineageEntry(1, {1: 0, 3: 2}),), floor=0)
+    await controller.create(TopicZnode.path("t"), topic.encode(), make_parents=True)
+    await controller.create(PartitionState.path("t", 5), state.encode(), make_parents=True)
+    incarnation = (await controller.get(TopicZnode.path("t"))).czxid
+    await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 6, 1), incarnation=100)
 
-        async def described(*partitions: int, of_topic: int = -1) -> LineageTopic:
-            asked = [PartitionLeaderEpochsForPartitionsRequestPartition(partition_index=p) for p in partitions]
-            named = PartitionLeaderEpochsForPartitionsRequestTopic(
-                name="t", topic_incarnation=of_topic, partitions=asked
-            )
-            request = PartitionLeaderEpochsForPartitionsRequest(topics=[named])
-            found: LineageTopic = (await broker.harness.request(request)).topics[0]
-            return found
+    async def described(*partitions: int, of_topic: int = -1) -> LineageTopic:
+        asked = [PartitionLeaderEpochsForPartitionsRequestPartition(partition_index=p) for p in partitions]
+        named = PartitionLeaderEpochsForPartitionsRequestTopic(name="t", topic_incarnation=of_topic, partitions=asked)
+        request = PartitionLeaderEpochsForPartitionsRequest(topics=[named])
+        found: LineageTopic = (await broker.harness.request(request)).topics[0]
+        return found
 
-        answer = await described(5, 6, 7, of_topic=incarnation)
-        assert answer.topic_incarnation == incarnation
-        lineages = [(p.error_code, p.as_of, p.over, p.floor, len(p.lineage)) for p in answer.partitions]
-        assert lineages == [(0, 2, -1, 0, 1), (0, -1, 4, -1, 0), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1, 0)]
-        (entry,) = answer.partitions[0].lineage
-        assert (entry.epoch, {q.partition_index: q.leader_epoch for q in entry.losers}) == (1, {1: 0, 3: 2})
-        for late in (await described(5, of_topic=incarnation + 1), await described(4)):
-            assert late.partitions[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+    answer = await described(5, 6, 7, of_topic=incarnation)
+    assert answer.topic_incarnation == incarnation
+    lineages = [(p.error_code, p.as_of, p.over, p.floor, len(p.lineage)) for p in answer.partitions]
+    assert lineages == [(0, 2, -1, 0, 1), (0, -1, 4, -1, 0), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1, 0)]
+    (entry,) = answer.partitions[0].lineage
+    assert (entry.epoch, {q.partition_index: q.leader_epoch for q in entry.losers}) == (1, {1: 0, 3: 2})
+    for late in (await described(5, of_topic=incarnation + 1), await described(4)):
+        assert late.partitions[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE

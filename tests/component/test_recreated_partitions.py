@@ -8,7 +8,7 @@ from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from tests.support.controller.controller_cluster import ControllerCluster, Log
 from tests.support.resize.resize_rules import TOPIC, finished, hold_records, resized
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 
 
 def bases_sent(cluster: ControllerCluster, partition: int) -> set[int]:
@@ -34,9 +34,7 @@ async def removed(cluster: ControllerCluster, end: int) -> None:
     await cluster.until(lambda: finished(cluster, 4))
 
 
-async def test_the_controller_keeps_the_end_of_a_removed_partition(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
+async def test_the_controller_keeps_the_end_of_a_removed_partition(cluster: ControllerCluster) -> None:
     await resized(cluster, 5)
     assert bases_sent(cluster, 4) == {0}
     hold_records(cluster, range(4, 5), 40)
@@ -49,7 +47,7 @@ async def test_the_controller_keeps_the_end_of_a_removed_partition(
     assert (await cluster.topic(TOPIC)).last_offsets == {4: 40}, "the end is kept as long as the topic exists"
 
 
-async def test_the_highest_reported_end_counts(cluster: ControllerCluster, autojump_clock: object) -> None:
+async def test_the_highest_reported_end_counts(cluster: ControllerCluster) -> None:
     """Transaction markers may follow the last record. Replicas out of sync may have fewer or more records."""
     await resized(cluster, 5)
     hold_records(cluster, range(4, 5), 40)
@@ -62,7 +60,7 @@ async def test_the_highest_reported_end_counts(cluster: ControllerCluster, autoj
 
 
 async def test_the_end_that_the_leader_reported_is_kept_if_no_replica_knows_it_any_more(
-    cluster: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster,
 ) -> None:
     """The replicas deleted the log and restarted, and then the controller asks them again."""
     for broker in cluster.brokers.values():
@@ -71,7 +69,7 @@ async def test_the_end_that_the_leader_reported_is_kept_if_no_replica_knows_it_a
     assert (await cluster.topic(TOPIC)).last_offsets == {4: 40}
 
 
-async def test_the_recorded_end_never_falls(cluster: ControllerCluster, autojump_clock: object) -> None:
+async def test_the_recorded_end_never_falls(cluster: ControllerCluster) -> None:
     await removed(cluster, 40)
     await removed(cluster, 40)  # created again at 40, without new records
     assert (await cluster.topic(TOPIC)).last_offsets == {4: 40}

@@ -10,15 +10,13 @@ from anabranch.zk_schemas import paths
 from tests.support.controller.controller_cluster import ControllerCluster
 from tests.support.resize.resize_rules import BROKERS, TOPIC, creation, hold_records, is_gone, resized, started
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 
 PARTITION_BYTES = 1_024
 TOPIC_BYTES = 65_536
 
 
-async def test_znodes_stay_small_in_a_split_into_two_thousand_partitions_and_back(
-    nursery: trio.Nursery, autojump_clock: object
-) -> None:
+async def test_znodes_stay_small_in_a_split_into_two_thousand_partitions_and_back(nursery: trio.Nursery) -> None:
     cluster = await started(nursery)
     await cluster.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=30_000))
     await cluster.until(lambda: is_gone(cluster))

@@ -75,62 +75,56 @@ async def test_stop_replica_obeys_the_leader_epoch(
 
 
 async def test_one_stop_replica_stops_deletes_and_refuses_each_partition_separately(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, tmp_path: Path
 ) -> None:
     """KIP-570: from version 3 on one request both stops and deletes, with an error for each partition."""
-    async with broker_of(tmp_path, monkeypatch) as broker:
-        await broker.has(FIRST, 0, 1, 2, 3, epoch=2)
-        asked = [(0, 2, False), (1, 2, True), (2, 1, True), (3, 1, False), (9, 0, True)]
-        assert await stop(broker.harness, asked) == [NONE, NONE, FENCED, FENCED, NONE]
-        assert [(tmp_path / f"t-{index}").exists() for index in range(4)] == [True, False, True, True]
-        codes = [(await broker.produce(index, FIRST)).error_code for index in range(4)]
-        assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2 + [NONE] * 2
+    await broker.has(FIRST, 0, 1, 2, 3, epoch=2)
+    asked = [(0, 2, False), (1, 2, True), (2, 1, True), (3, 1, False), (9, 0, True)]
+    assert await stop(broker.harness, asked) == [NONE, NONE, FENCED, FENCED, NONE]
+    assert [(tmp_path / f"t-{index}").exists() for index in range(4)] == [True, False, True, True]
+    codes = [(await broker.produce(index, FIRST)).error_code for index in range(4)]
+    assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2 + [NONE] * 2
 
 
 async def test_a_partition_whose_log_cannot_be_deleted_has_an_error_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KIP-570: an error for each partition."""
-    async with broker_of(tmp_path, monkeypatch) as broker:
-        rename = broker.node.env.storage.rename
+    rename = broker.node.env.storage.rename
 
-        def refuse(path: str, target: str) -> None:
-            if path.endswith("t-1"):
-                raise OSError(5, "Input/output error")
-            rename(path, target)
+    def refuse(path: str, target: str) -> None:
+        if path.endswith("t-1"):
+            raise OSError(5, "Input/output error")
+        rename(path, target)
 
-        monkeypatch.setattr(broker.node.env.storage, "rename", refuse, raising=False)
-        asked = [(0, 0, True), (1, 0, True), (2, 0, True)]
-        assert await stop(broker.harness, asked) == [NONE, ErrorCode.KAFKA_STORAGE_ERROR, NONE]
+    monkeypatch.setattr(broker.node.env.storage, "rename", refuse, raising=False)
+    asked = [(0, 0, True), (1, 0, True), (2, 0, True)]
+    assert await stop(broker.harness, asked) == [NONE, ErrorCode.KAFKA_STORAGE_ERROR, NONE]
 
 
-async def test_after_a_late_deletion_of_an_older_epoch_no_older_request_revives_the_replica(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_after_a_late_deletion_of_an_older_epoch_no_older_request_revives_the_replica(broker: Broker) -> None:
     """KIP-570: requests may be reordered. A late deletion must not count as the last deletion."""
-    async with broker_of(tmp_path, monkeypatch) as broker:
-        await broker.has(FIRST, 0, epoch=6)
-        assert await broker.stop(0, leader_epoch=7, incarnation=100) == NONE
-        assert await broker.stop(0, leader_epoch=3, incarnation=100) == NONE
-        assert await broker.lead(broker.state(0, 6, FIRST)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
-        assert await broker.lead(broker.state(0, 8, FIRST)) == {NONE}
+    await broker.has(FIRST, 0, epoch=6)
+    assert await broker.stop(0, leader_epoch=7, incarnation=100) == NONE
+    assert await broker.stop(0, leader_epoch=3, incarnation=100) == NONE
+    assert await broker.lead(broker.state(0, 6, FIRST)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
+    assert await broker.lead(broker.state(0, 8, FIRST)) == {NONE}
 
 
 @pytest.mark.parametrize("delete", [True, False])
 @pytest.mark.parametrize(("named", "last"), [(7, 7), (-1, 6), (-2, 2**31 - 1)])
 async def test_no_request_from_before_a_stop_replica_revives_the_replica(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: int, last: int, delete: bool
+    broker: Broker, named: int, last: int, delete: bool
 ) -> None:
     """KIP-570: requests may be reordered. A LeaderAndIsr with a leader epoch up to ``last`` is older."""
-    async with broker_of(tmp_path, monkeypatch) as broker:
-        await broker.has(FIRST, 0, epoch=6)
-        assert await broker.stop(0, leader_epoch=named, incarnation=100, delete=delete) == NONE
-        for epoch in (6, last):
-            assert await broker.lead(broker.state(0, epoch, FIRST)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
-        assert broker.node.replicas.hosted(TopicPartition("t", 0)) is None
-        if last < 2**31 - 1:
-            await broker.has(FIRST, 0, epoch=last + 1)
-        assert await broker.lead(broker.state(0, 9, FIRST, incarnation=200)) == {NONE}, "the topic is created again"
+    await broker.has(FIRST, 0, epoch=6)
+    assert await broker.stop(0, leader_epoch=named, incarnation=100, delete=delete) == NONE
+    for epoch in (6, last):
+        assert await broker.lead(broker.state(0, epoch, FIRST)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
+    assert broker.node.replicas.hosted(TopicPartition("t", 0)) is None
+    if last < 2**31 - 1:
+        await broker.has(FIRST, 0, epoch=last + 1)
+    assert await broker.lead(broker.state(0, 9, FIRST, incarnation=200)) == {NONE}, "the topic is created again"
 
 
 def older(version: int, epoch: int, delete: bool) -> StopReplicaRequest:
@@ -146,20 +140,19 @@ def older(version: int, epoch: int, delete: bool) -> StopReplicaRequest:
 @pytest.mark.parametrize("delete", [True, False])
 @pytest.mark.parametrize("version", [0, 1, 2])
 async def test_versions_without_leader_epochs_override_any_epoch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, delete: bool
+    broker: Broker, tmp_path: Path, version: int, delete: bool
 ) -> None:
     """KIP-570: an older version counts as leader epoch -1, and its one ``delete`` flag applies to every partition."""
-    async with broker_of(tmp_path, monkeypatch) as broker:
-        await broker.has(FIRST, 0, 1, 2, 3, epoch=7)
-        request = older(version, broker.harness.controller_epoch, delete)
-        response = await broker.harness.request(request, version)
-        assert [(e.topic_name, e.partition_index, e.error_code) for e in response.partition_errors] == [
-            ("t", 0, NONE),
-            ("t", 2, NONE),
-        ]
-        assert [(tmp_path / f"t-{index}").exists() for index in range(4)] == [not delete, True, not delete, True]
-        codes = [(await broker.produce(index, FIRST)).error_code for index in range(4)]
-        assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER, NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, NONE]
+    await broker.has(FIRST, 0, 1, 2, 3, epoch=7)
+    request = older(version, broker.harness.controller_epoch, delete)
+    response = await broker.harness.request(request, version)
+    assert [(e.topic_name, e.partition_index, e.error_code) for e in response.partition_errors] == [
+        ("t", 0, NONE),
+        ("t", 2, NONE),
+    ]
+    assert [(tmp_path / f"t-{index}").exists() for index in range(4)] == [not delete, True, not delete, True]
+    codes = [(await broker.produce(index, FIRST)).error_code for index in range(4)]
+    assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER, NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, NONE]
 
 
 @pytest.mark.parametrize(
@@ -174,21 +167,20 @@ async def test_versions_without_leader_epochs_override_any_epoch(
     ids=["earlier controller", "earlier registration", "made-up controller", "made-up registration", "present ones"],
 )
 async def test_a_request_of_an_earlier_controller_or_registration_stops_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, controller: int, registration: int, expected: int
+    broker: Broker, tmp_path: Path, controller: int, registration: int, expected: int
 ) -> None:
     """KIP-570: a late request is refused as a whole, even one that deletes a topic."""
-    async with broker_of(tmp_path, monkeypatch) as broker:
-        state = StopReplicaPartitionState(partition_index=0, leader_epoch=-2, delete_partition=True)
-        response = await broker.harness.request(
-            StopReplicaRequest(
-                controller_id=1000,
-                controller_epoch=broker.harness.controller_epoch + controller,
-                broker_epoch=broker.node.link.broker_epoch + registration,
-                topic_states=[StopReplicaTopicState(topic_name="t", partition_states=[state])],
-            )
+    state = StopReplicaPartitionState(partition_index=0, leader_epoch=-2, delete_partition=True)
+    response = await broker.harness.request(
+        StopReplicaRequest(
+            controller_id=1000,
+            controller_epoch=broker.harness.controller_epoch + controller,
+            broker_epoch=broker.node.link.broker_epoch + registration,
+            topic_states=[StopReplicaTopicState(topic_name="t", partition_states=[state])],
         )
-        assert (response.error_code, len(response.partition_errors)) == (expected, int(expected == NONE))
-        assert (tmp_path / "t-0").exists() == (expected != NONE)
+    )
+    assert (response.error_code, len(response.partition_errors)) == (expected, int(expected == NONE))
+    assert (tmp_path / "t-0").exists() == (expected != NONE)
 
 
 async def test_a_log_that_cannot_be_read_is_deleted_unless_a_later_incarnation_is_in_it(
@@ -229,22 +221,20 @@ def overtaken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Broker]:
 
 
 async def test_a_large_request_lets_other_tasks_run_and_ends_at_a_newer_controller(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overtaken: list[Broker]
+    broker: Broker, tmp_path: Path, overtaken: list[Broker]
 ) -> None:
     """KIP-570: the rest of a request has no effect once a newer controller is known."""
-    async with broker_of(tmp_path, monkeypatch) as broker:
-        overtaken.append(broker)
-        codes = await stop(broker.harness, [(index, 0, True) for index in range(4)])
-        assert codes == [NONE, NONE, ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_CONTROLLER_EPOCH]
-        assert [(tmp_path / f"t-{index}").exists() for index in range(4)] == [False, False, True, True]
+    overtaken.append(broker)
+    codes = await stop(broker.harness, [(index, 0, True) for index in range(4)])
+    assert codes == [NONE, NONE, ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_CONTROLLER_EPOCH]
+    assert [(tmp_path / f"t-{index}").exists() for index in range(4)] == [False, False, True, True]
 
 
-async def test_a_broker_that_stops_deletes_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broker_that_stops_deletes_nothing_more(broker: Broker, tmp_path: Path) -> None:
     """The broker's logs are being closed. The controller sends the request again when the broker is back."""
-    async with broker_of(tmp_path, monkeypatch) as broker:
-        broker.node.replicas.close()
-        assert await stop(broker.harness, [(0, -2, True)]) == [ErrorCode.REPLICA_NOT_AVAILABLE]
-        assert (tmp_path / "t-0").exists()
+    broker.node.replicas.close()
+    assert await stop(broker.harness, [(0, -2, True)]) == [ErrorCode.REPLICA_NOT_AVAILABLE]
+    assert (tmp_path / "t-0").exists()
 
 
 # ---------------------------------------------------------------- strays
@@ -271,14 +261,13 @@ async def test_a_replica_whose_stop_replica_was_lost_leads_no_longer(
 
 @pytest.mark.parametrize("delete", [True, False])
 async def test_the_log_of_a_stray_is_deleted_when_its_stop_replica_comes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delete: bool
+    broker: Broker, tmp_path: Path, delete: bool
 ) -> None:
     """KIP-570: a log without a role has no known leader epoch."""
-    async with broker_of(tmp_path, monkeypatch) as broker:
-        broker.harness.controller_epoch += 1
-        await name_all(broker.harness)
-        assert await stop(broker.harness, [(0, 0, delete)]) == [NONE]
-        assert (tmp_path / "t-0").exists() != delete
+    broker.harness.controller_epoch += 1
+    await name_all(broker.harness)
+    assert await stop(broker.harness, [(0, 0, delete)]) == [NONE]
+    assert (tmp_path / "t-0").exists() != delete
 
 
 async def test_a_log_from_before_a_restart_has_no_role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,44 +282,35 @@ async def test_a_log_from_before_a_restart_has_no_role(tmp_path: Path, monkeypat
         assert (tmp_path / "t-0").exists()
 
 
-async def test_a_repeated_full_request_does_not_make_a_newer_replica_a_stray(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_repeated_full_request_does_not_make_a_newer_replica_a_stray(broker: Broker) -> None:
     """KIP-570: a request that is late or repeated takes nothing from a newer replica."""
-    async with broker_of(tmp_path, monkeypatch) as broker:
-        broker.harness.controller_epoch += 1
-        await name_all(broker.harness)
-        await broker.has(FIRST, 0, epoch=1)
-        await name_all(broker.harness)
-        assert [str(partition.key) for partition in broker.node.replicas.all()] == ["t-0"]
-        assert (await broker.produce(0, FIRST)).error_code == NONE
+    broker.harness.controller_epoch += 1
+    await name_all(broker.harness)
+    await broker.has(FIRST, 0, epoch=1)
+    await name_all(broker.harness)
+    assert [str(partition.key) for partition in broker.node.replicas.all()] == ["t-0"]
+    assert (await broker.produce(0, FIRST)).error_code == NONE
 
 
-async def test_a_replica_is_a_stray_if_its_controller_dropped_the_stop_replica_at_a_new_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_replica_is_a_stray_if_its_controller_dropped_the_stop_replica_at_a_new_read(broker: Broker) -> None:
     """KIP-570: earlier requests of the same controller cannot revive the stray replica."""
-    async with broker_of(tmp_path, monkeypatch) as broker:
-        await name_all(broker.harness, image_number=1)
-        assert broker.node.replicas.all() == []
-        for partition, kind in ((0, INCREMENTAL), (1, FULL)):
-            late = await broker.harness.leader_and_isr("t", TOPIC_ID, [broker.state(partition, 0, FIRST)], type=kind)
-            assert (late.error_code, late.topics) == (ErrorCode.STALE_CONTROLLER_EPOCH, [])
-        assert broker.node.replicas.all() == []
-        broker.harness.image_number = 1
-        await broker.has(FIRST, 0, epoch=1)
-        await name_all(broker.harness, image_number=1)
-        assert [str(partition.key) for partition in broker.node.replicas.all()] == ["t-0"]
+    await name_all(broker.harness, image_number=1)
+    assert broker.node.replicas.all() == []
+    for partition, kind in ((0, INCREMENTAL), (1, FULL)):
+        late = await broker.harness.leader_and_isr("t", TOPIC_ID, [broker.state(partition, 0, FIRST)], type=kind)
+        assert (late.error_code, late.topics) == (ErrorCode.STALE_CONTROLLER_EPOCH, [])
+    assert broker.node.replicas.all() == []
+    broker.harness.image_number = 1
+    await broker.has(FIRST, 0, epoch=1)
+    await name_all(broker.harness, image_number=1)
+    assert [str(partition.key) for partition in broker.node.replicas.all()] == ["t-0"]
 
 
-async def test_a_replica_that_is_not_sent_to_the_next_registration_is_a_stray(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_replica_that_is_not_sent_to_the_next_registration_is_a_stray(broker: Broker) -> None:
     """KIP-570: a StopReplica is lost with the broker registration that it was sent to."""
-    async with broker_of(tmp_path, monkeypatch) as broker:
-        registration = broker.node.link.registration
-        assert registration is not None
-        present = registration.epoch
-        registration.epoch = present - 1  # the broker does not know its new registration yet
-        await name_all(broker.harness, broker_epoch=present)
-        assert broker.node.replicas.all() == []
+    registration = broker.node.link.registration
+    assert registration is not None
+    present = registration.epoch
+    registration.epoch = present - 1  # the broker does not know its new registration yet
+    await name_all(broker.harness, broker_epoch=present)
+    assert broker.node.replicas.all() == []

@@ -28,12 +28,12 @@ from sim.network import SimFabric
 from sim.storage import SimDisk
 from sim.zk import FakeZk
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 
 
 @pytest.mark.parametrize("kind", ["LeaderAndIsr", "StopReplica", "UpdateMetadata"])
 async def test_requests_for_the_earlier_process_get_stale_broker_epoch(
-    nursery: trio.Nursery, autojump_clock: object, kind: str, monkeypatch: pytest.MonkeyPatch
+    nursery: trio.Nursery, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KAFKA-7235, 9839: a broker lost its last records and stayed leader, so its followers truncated their logs."""
     zk, fabric, clock = FakeZk(), SimFabric(random.Random(1)), SimClock()

@@ -96,10 +96,10 @@ class Broker:
         self.stopped_at = response.partition_errors[0].log_end_offset
         return int(response.partition_errors[0].error_code)
 
-    async def configure(self, zk: FakeZk, **config: str) -> None:
+    async def configure(self, **config: str) -> None:
         """Alter the topic's configuration, and wait until the broker uses it."""
         names = {name.replace("_", "."): value for name, value in config.items()}
-        session = zk.session()
+        session = self.harness.zk.session()
         await session.create(ConfigZnode.topic_path("t"), ConfigZnode(names).encode(), make_parents=True)
         change = ConfigChange("topics/t").encode()
         await session.create(paths.CONFIG_CHANGE_PREFIX, change, sequence=True, make_parents=True)

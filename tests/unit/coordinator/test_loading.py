@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from trio.testing import MockClock
 
 from anabranch.broker.coordinator.broker_services import KeyValue
 from anabranch.broker.coordinator.config import GroupConfig
@@ -35,7 +34,7 @@ from tests.unit.coordinator.calls import (
 from tests.unit.coordinator.conftest import Running
 from tests.unit.coordinator.fakes import EveryTopic, LoopClock, MemoryLog, pass_time
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 
 LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 NOT_COORDINATOR = ErrorCode.NOT_COORDINATOR
@@ -202,9 +201,7 @@ async def others_run(log: CountingLog) -> None:
         log.since_others_ran = 0
 
 
-async def test_fifty_loads_at_once_block_the_event_loop_no_longer_than_one(
-    nursery: Any, autojump_clock: MockClock
-) -> None:
+async def test_fifty_loads_at_once_block_the_event_loop_no_longer_than_one(nursery: Any) -> None:
     """Each load pauses after a slice, but fifty slices in one turn of the loop would block it for long."""
     log = CountingLog()
     coordinator = GroupCoordinator(GroupConfig(), LoopClock(), random.Random(1), log, EveryTopic())

@@ -11,7 +11,7 @@ import trio.testing
 from anabranch.broker.coordinator.timer import DeadlineTimer
 from tests.unit.coordinator.fakes import pass_time
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 
 
 class Fired:
@@ -28,7 +28,7 @@ class Fired:
             self.timer.set(key, self.again.pop(key))
 
 
-async def test_deadlines_fire_in_order(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> None:
+async def test_deadlines_fire_in_order(nursery: trio.Nursery) -> None:
     fired = Fired()
     nursery.start_soon(fired.timer.run)
     for key, at_ms in (("c", 3_000), ("a", 1_000), ("b", 2_000)):
@@ -39,7 +39,7 @@ async def test_deadlines_fire_in_order(nursery: trio.Nursery, autojump_clock: tr
     assert fired.keys[2:] == [("c", 3_000)]
 
 
-async def test_a_deadline_only_moves_earlier(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_deadline_only_moves_earlier(nursery: trio.Nursery) -> None:
     fired = Fired()
     nursery.start_soon(fired.timer.run)
     fired.timer.set("a", 2_000)
@@ -50,7 +50,7 @@ async def test_a_deadline_only_moves_earlier(nursery: trio.Nursery, autojump_clo
     assert fired.keys == [("a", 1_000)]
 
 
-async def test_a_cancelled_key_does_not_fire(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_cancelled_key_does_not_fire(nursery: trio.Nursery) -> None:
     fired = Fired()
     nursery.start_soon(fired.timer.run)
     fired.timer.set("a", 1_000)
@@ -61,9 +61,7 @@ async def test_a_cancelled_key_does_not_fire(nursery: trio.Nursery, autojump_clo
     assert len(fired.timer) == 0
 
 
-async def test_a_deadline_in_the_past_that_is_set_while_firing_does_not_starve_others(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_deadline_in_the_past_that_is_set_while_firing_does_not_starve_others(nursery: trio.Nursery) -> None:
     fired = Fired()
     fired.again["a"] = 0
     nursery.start_soon(fired.timer.run)
@@ -73,7 +71,7 @@ async def test_a_deadline_in_the_past_that_is_set_while_firing_does_not_starve_o
     assert fired.keys == [("a", 1_000), ("b", 1_000), ("a", 0)]
 
 
-async def test_stale_entries_do_not_accumulate(autojump_clock: trio.testing.MockClock) -> None:
+async def test_stale_entries_do_not_accumulate() -> None:
     fired = Fired()
     for at_ms in range(100_000, 0, -10):
         fired.timer.set("a", at_ms)

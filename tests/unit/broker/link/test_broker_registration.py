@@ -14,7 +14,7 @@ from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoin
 from anabranch.zk_schemas.producer_id_block import BLOCK_SIZE
 from sim.zk import FakeSession, FakeZk
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 
 
 async def server() -> FakeZk:
@@ -41,7 +41,7 @@ def losing_one_answer(session: FakeSession) -> Callable[[], Awaitable[None]]:
     return admit
 
 
-async def test_registration_waits_for_the_end_of_the_old_session(autojump_clock: trio.testing.MockClock) -> None:
+async def test_registration_waits_for_the_end_of_the_old_session() -> None:
     """KAFKA-7165, 14845: a restarted broker does not adopt the registration of its old session, which expires."""
     zk = await server()
     old, new = zk.session(), zk.session()
@@ -57,7 +57,7 @@ async def test_registration_waits_for_the_end_of_the_old_session(autojump_clock:
     assert (stat.ephemeral_owner, stat.czxid) == (new.session_id, successor.epoch)
 
 
-async def test_a_registration_whose_response_was_lost_is_recognized(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_registration_whose_response_was_lost_is_recognized() -> None:
     """KAFKA-13407: the existing znode is the broker's own."""
     zk = await server()
     session = zk.session()
@@ -69,14 +69,14 @@ async def test_a_registration_whose_response_was_lost_is_recognized(autojump_clo
     assert ours.epoch > 0
 
 
-async def test_a_second_broker_with_the_same_id_gives_up(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_second_broker_with_the_same_id_gives_up() -> None:
     zk = await server()
     await registration(zk.session()).register()
     with pytest.raises(DuplicateBrokerError, match=r"broker\.id"):
         await registration(zk.session(), wait_s=5).register()
 
 
-async def test_a_broker_registers_again_after_expiry_and_deletion(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_broker_registers_again_after_expiry_and_deletion() -> None:
     zk = await server()
     session, admin = zk.session(), zk.session()
     ours = registration(session)
@@ -117,9 +117,7 @@ class Described:
         self.registration.refresh()
 
 
-async def test_a_changed_registration_is_written_and_keeps_the_broker_epoch(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_changed_registration_is_written_and_keeps_the_broker_epoch() -> None:
     """The broker keeps its epoch when it rewrites its znode.
 
     KIP-226: a new czxid is a new broker epoch, and the controller would treat the broker as restarted.
@@ -140,9 +138,7 @@ async def test_a_changed_registration_is_written_and_keeps_the_broker_epoch(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_change_during_the_registration_is_written(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_change_during_the_registration_is_written() -> None:
     zk = await server()
     session = zk.session()
     ours = Described(session, losing_one_answer(session))
@@ -158,7 +154,7 @@ async def test_a_change_during_the_registration_is_written(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_change_without_a_zookeeper_connection_is_written_later(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_change_without_a_zookeeper_connection_is_written_later() -> None:
     zk = await server()
     ours = Described(zk.session())
     await ours.registration.register()
@@ -175,7 +171,7 @@ async def test_a_change_without_a_zookeeper_connection_is_written_later(autojump
         nursery.cancel_scope.cancel()
 
 
-async def test_two_brokers_never_give_out_the_same_producer_id(autojump_clock: trio.testing.MockClock) -> None:
+async def test_two_brokers_never_give_out_the_same_producer_id() -> None:
     zk = await server()
     brokers = [ProducerIds(zk.session(), broker_id) for broker_id in (1, 2)]
     taken = [await brokers[turn % 2].take_or_claim() for turn in range(3 * BLOCK_SIZE)]

@@ -17,7 +17,7 @@ from anabranch.protocol.generated.alter_partition import (
 )
 from tests.support.broker.replica_cluster import KEY, LAG_S, ReplicaCluster
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 
 
 class Controller:
@@ -65,7 +65,7 @@ async def until(condition: Any) -> None:
             await trio.sleep(0.01)  # polls: virtual time
 
 
-async def test_an_isr_change_is_requested_and_applied(nursery: trio.Nursery, autojump_clock: object) -> None:
+async def test_an_isr_change_is_requested_and_applied(nursery: trio.Nursery) -> None:
     controller = Controller(ErrorCode.NONE)
     broker = Broker(controller, nursery)
     await until(lambda: broker.partition.pending_isr is None)
@@ -91,9 +91,7 @@ async def test_an_isr_change_is_requested_and_applied(nursery: trio.Nursery, aut
         (failure if isinstance(failure, ErrorCode) else getattr(failure, "code", ErrorCode.STALE_BROKER_EPOCH)).name
     ),
 )
-async def test_an_unsettled_request_is_repeated_unchanged(
-    nursery: trio.Nursery, autojump_clock: object, failure: Any
-) -> None:
+async def test_an_unsettled_request_is_repeated_unchanged(nursery: trio.Nursery, failure: Any) -> None:
     controller = Controller(failure, failure, ErrorCode.NONE)
     broker = Broker(controller, nursery)
     pending = broker.partition.pending_isr
@@ -103,9 +101,7 @@ async def test_an_unsettled_request_is_repeated_unchanged(
     assert len({repr(request) for request in controller.asked}) == 1
 
 
-async def test_after_a_refused_isr_change_the_leader_proposes_it_again(
-    nursery: trio.Nursery, autojump_clock: object
-) -> None:
+async def test_after_a_refused_isr_change_the_leader_proposes_it_again(nursery: trio.Nursery) -> None:
     controller = Controller(ErrorCode.INELIGIBLE_REPLICA, ErrorCode.NONE)
     broker = Broker(controller, nursery)
     await until(lambda: len(controller.asked) == 1 and broker.partition.pending_isr is None)
@@ -113,7 +109,7 @@ async def test_after_a_refused_isr_change_the_leader_proposes_it_again(
     await until(lambda: broker.partition.isr == (1, 2))
 
 
-async def test_a_new_role_ends_the_retries_of_an_isr_change(nursery: trio.Nursery, autojump_clock: object) -> None:
+async def test_a_new_role_ends_the_retries_of_an_isr_change(nursery: trio.Nursery) -> None:
     controller = Controller(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no controller"))
     broker = Broker(controller, nursery)
     await until(lambda: len(controller.asked) == 2)
@@ -123,9 +119,7 @@ async def test_a_new_role_ends_the_retries_of_an_isr_change(nursery: trio.Nurser
     assert len(controller.asked) <= asked + 1
 
 
-async def test_a_change_is_not_repeated_once_the_leaders_disk_is_broken(
-    nursery: trio.Nursery, autojump_clock: object
-) -> None:
+async def test_a_change_is_not_repeated_once_the_leaders_disk_is_broken(nursery: trio.Nursery) -> None:
     controller = Controller(ErrorCode.FENCED_LEADER_EPOCH)
     broker = Broker(controller, nursery)
     await until(lambda: len(controller.asked) == 3)
