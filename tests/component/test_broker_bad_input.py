@@ -151,12 +151,6 @@ async def test_produce_version_2_gets_unsupported_for_message_format(tmp_path: P
         assert await produce(broker, batch(), version=2) == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 
 
-async def test_a_batch_above_message_max_bytes_gets_message_too_large(tmp_path: Path) -> None:
-    async with one_broker(tmp_path, {"message.max.bytes": "1000"}) as broker:
-        await broker.create_topic("t")
-        assert await produce(broker, batch(b"x" * 1000)) == ErrorCode.MESSAGE_TOO_LARGE
-
-
 async def test_a_compression_bomb_is_refused_with_bounded_memory(tmp_path: Path) -> None:
     """On a compacted topic the broker reads the records, and refuses a batch that decompresses beyond the limit."""
     async with one_broker(tmp_path, {"log.cleanup.policy": "compact"}) as broker:
@@ -186,14 +180,6 @@ async def test_a_refused_batch_names_the_records_at_fault(tmp_path: Path) -> Non
         assert [error.batch_index for error in refused.record_errors] == [1, 3]
         assert "needs a key" in refused.error_message
         assert await end_offset(broker) == 0
-
-
-async def test_acks_0_with_an_error_closes_the_connection(tmp_path: Path) -> None:
-    async with one_broker(tmp_path) as broker:
-        body = requests.produce(batch(), topic="no", acks=0)
-        stream = await broker.raw()
-        await stream.send_all(b"".join(bytes(part) for part in encode_request(RequestHeader(0, 9, 1, None), body)))
-        assert await closes(stream)
 
 
 @pytest.mark.parametrize("sent", [b"", b"\0\0", frame(b"x" * 100)[:50]], ids=["idle", "half a size", "half a frame"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import trio.testing
 
 from anabranch.broker.handlers import fetch as fetch_handler
 from anabranch.broker.log.partition_log import PartitionLog
-from anabranch.broker.replication.delayed_fetch import DelayedFetch
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.stock.client_session import OUR_SOFTWARE
 from anabranch.protocol.acl_operations import NOT_ASKED
@@ -39,7 +37,6 @@ from anabranch.runtime.channel import Channel
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
 from anabranch.zk_schemas.controller import ControllerZnode
-from sim.zk import FakeZk
 from tests.support.broker import requests
 from tests.support.broker.broker_harness import BROKER_ID, DEADLINE_S, OneBroker, one_broker
 from tests.support.broker.requests import only
@@ -100,13 +97,6 @@ async def test_a_fetch_waits_for_records(broker: OneBroker) -> None:
             await other.request(requests.produce(batch()))
     assert answers[0].responses[0].partitions[0].high_watermark == 1
     assert trio.current_time() - started < 10
-
-
-async def test_a_fetch_without_new_records_is_answered_empty_after_max_wait_ms(broker: OneBroker) -> None:
-    await broker.create_topic("t")
-    found = (await broker.request(fetch(max_wait_ms=50))).responses[0].partitions[0]
-    assert found.error_code == 0
-    assert len(found.records) == 0
 
 
 async def test_an_incremental_fetch_returns_only_partitions_with_new_records(broker: OneBroker) -> None:
@@ -170,32 +160,6 @@ async def test_a_fetch_session_ends_with_its_connection(broker: OneBroker) -> No
         while seen == ErrorCode.INVALID_FETCH_SESSION_EPOCH:
             seen = (await broker.request(again)).error_code
     assert seen == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-
-
-async def test_a_waiting_fetch_ends_with_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parked, ended = trio.Event(), trio.Event()
-
-    class Noted(DelayedFetch):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            parked.set()
-
-        def expire(self) -> None:
-            super().expire()
-            ended.set()
-
-    monkeypatch.setattr("anabranch.broker.handlers.fetch.DelayedFetch", Noted)
-    async with one_broker(tmp_path) as broker:
-        await broker.create_topic("t")
-        async with Channel.open(broker.env.network, broker.host, broker.port, client_id="other") as other:
-            async with trio.open_nursery() as nursery:
-                waiting = partial(other.request, fetch(max_wait_ms=3_600_000), timeout_s=DEADLINE_S)
-                nursery.start_soon(waiting)
-                await parked.wait()
-                nursery.cancel_scope.cancel()
-            assert not ended.is_set()
-        with trio.fail_after(DEADLINE_S):
-            await ended.wait()
 
 
 @pytest.mark.parametrize("begins", [False, True])
@@ -286,23 +250,6 @@ async def test_list_offsets_finds_the_earliest_the_latest_and_offsets_by_timesta
     assert found == {-1: 3, -2: 0, -3: 1, 1_500: 1, 9_000: -1}
 
 
-async def test_delete_records_advances_the_log_start_offset(broker: OneBroker) -> None:
-    await broker.create_topic("t")
-    for _ in range(3):
-        await produce(broker, batch())
-    assert only(await broker.request(requests.delete_records(0, 2))).low_watermark == 2
-    assert await end_offset(broker, -2) == 2
-
-
-async def test_an_unknown_leader_epoch_is_answered_with_the_end_of_the_epoch_before_it(broker: OneBroker) -> None:
-    await broker.create_topic("t", leader_epoch=1)
-    await produce(broker, batch())
-    await broker.create_topic("t", leader_epoch=4)
-    await produce(broker, batch())
-    found = only(await broker.request(requests.end_of_epoch(0, 2)))
-    assert (found.leader_epoch, found.end_offset) == (1, 1)
-
-
 async def test_an_older_controller_is_refused(broker: OneBroker) -> None:
     """KAFKA-6082: a replaced controller must not change anything."""
     topic_id = await broker.create_topic("t")
@@ -313,18 +260,6 @@ async def test_an_older_controller_is_refused(broker: OneBroker) -> None:
     assert (await broker.update_metadata("t", topic_id, 1, leader=-2)).error_code == stale
     assert (await broker.stop_replica("t", 0, leader_epoch=-2, delete=True)).error_code == stale
     assert (await produce(broker, batch())).error_code == 0
-
-
-async def test_another_incarnation_gets_a_log_of_its_own(broker: OneBroker) -> None:
-    """KAFKA-12257, 14616: a new topic has no records of a deleted topic of the same name."""
-    await broker.create_topic("t")
-    await produce(broker, batch())
-    state = LeaderAndIsrPartitionState(
-        leader=BROKER_ID, leader_epoch=0, isr=[BROKER_ID], replicas=[BROKER_ID], incarnation=77
-    )
-    response = await broker.leader_and_isr("t", uuid.uuid4(), [state])
-    assert response.topics[0].partition_errors[0].error_code == 0
-    assert await end_offset(broker) == 0
 
 
 async def test_a_broker_answers_metadata_without_a_controller(tmp_path: Path) -> None:
@@ -433,19 +368,6 @@ async def test_a_changed_topic_config_takes_effect_at_once(broker: OneBroker) ->
     assert shown == {"max.message.bytes": ("1000", 1), "segment.ms": ("604800000", 5)}
 
 
-async def test_a_broker_registers_again_after_its_session_expired(broker: OneBroker) -> None:
-    watcher = broker.zk.session()
-    before = await watcher.get(f"/brokers/ids/{BROKER_ID}")
-    broker.env.zk.expire()
-    with trio.fail_after(DEADLINE_S):
-        while True:
-            now = await watcher.exists(f"/brokers/ids/{BROKER_ID}")
-            if now is not None and now.czxid != before.czxid:
-                break
-            await trio.sleep(0.01)  # polls: the registration of the new session
-    assert now.ephemeral_owner == broker.env.zk.session_id
-
-
 async def test_a_changed_broker_config_reaches_every_topic_that_inherits_it(broker: OneBroker) -> None:
     await broker.create_topic("t")
     admin = broker.zk.session()
@@ -496,15 +418,6 @@ async def test_the_cluster_wide_default_does_not_include_the_config_of_the_broke
         for config in response.results[0].configs
     ]
     assert shown == [("log.retention.ms", "800000", 3, [("800000", 3)])]
-
-
-async def test_acknowledged_records_survive_a_restart(tmp_path: Path) -> None:
-    zk = FakeZk()
-    for expected in (1, 2):
-        async with one_broker(tmp_path, zk=zk) as broker:
-            await broker.create_topic("t", leader_epoch=expected)
-            assert (await produce(broker, batch())).base_offset == expected - 1
-            assert await end_offset(broker) == expected
 
 
 @pytest.mark.parametrize(

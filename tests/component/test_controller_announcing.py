@@ -39,12 +39,6 @@ def loses_keys(cluster: ControllerCluster) -> bool:
     )
 
 
-async def test_without_stock_producers_a_split_does_not_wait_for_metadata_refreshes(nursery: trio.Nursery) -> None:
-    cluster = await started(nursery)
-    await resized(cluster, 8)
-    assert announcements(cluster) == [(-1, False), (8, False), (-1, False)]
-
-
 async def test_the_announced_leaders_of_new_partitions_become_their_leaders(nursery: trio.Nursery) -> None:
     cluster = await started(nursery)
     await resized(cluster, 8)
@@ -72,20 +66,6 @@ async def test_a_split_waits_until_stock_producers_place_records_by_the_new_coun
     await cluster.until(lambda: announcements(cluster)[-1] == (-1, False))
 
 
-async def test_clients_get_the_old_layout_until_the_first_bump(nursery: trio.Nursery) -> None:
-    """The topic's znode has the new count, but leaders still refuse records that are sent by the new count."""
-    cluster = await started(nursery)
-    cluster.brokers[2].stock_producers[TOPIC] = (10, 0)
-    nursery.start_soon(cluster.request, alter(8))
-    await cluster.until(lambda: announcements(cluster)[-1] == (8, True))
-    topic = await cluster.topic(TOPIC)
-    assert (topic.undeleted_partition_count, topic.layout_version) == (8, 1)
-    assert placed_by(cluster) == [(4, 0)]
-    cluster.brokers[2].stock_producers[TOPIC] = (10, 500)
-    await cluster.until(lambda: placed_by(cluster) == [(4, 0), (8, 1)])
-    assert loses_keys(cluster)
-
-
 def placed_by(cluster: ControllerCluster) -> list[tuple[int, int]]:
     """The counts and layout versions that broker 1 received for its clients, in order, without repetitions."""
     sent = [
@@ -95,17 +75,6 @@ def placed_by(cluster: ControllerCluster) -> list[tuple[int, int]]:
         if topic.topic_name == TOPIC
     ]
     return [one for index, one in enumerate(sent) if index == 0 or one != sent[index - 1]]
-
-
-async def test_a_cancelled_split_is_no_longer_announced(nursery: trio.Nursery) -> None:
-    cluster = await started(nursery)
-    cluster.brokers[2].stock_producers[TOPIC] = (10, 0)
-    nursery.start_soon(cluster.request, alter(8))
-    await cluster.until(lambda: announcements(cluster)[-1] == (8, True))
-    await cluster.request(alter(4))
-    await cluster.until(lambda: announcements(cluster)[-1] == (-1, False))
-    assert not loses_keys(cluster)
-    assert sorted((await cluster.topic(TOPIC)).partitions) == [0, 1, 2, 3]
 
 
 async def test_a_grow_that_revives_draining_partitions_is_announced_too(nursery: trio.Nursery) -> None:

@@ -15,12 +15,11 @@ from anabranch.protocol.generated.incremental_alter_configs import (
 )
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
-from tests.support.controller.clusters import cluster_of, create, delete
+from tests.support.controller.clusters import cluster_of, create
 from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio
 PATH = paths.topic_config("t")
-UNCLEAN = "unclean.leader.election.enable"
 
 
 @pytest.fixture
@@ -67,49 +66,12 @@ async def is_state(cluster: ControllerCluster, leader: int, isr: list[int]) -> b
     return (state.leader, state.isr) == (leader, isr)
 
 
-def without_notifications(cluster: ControllerCluster) -> None:
-    """Drop the notifications that the controller creates for configs."""
-    session = cluster.sessions[1000]
-    create = session.create
-
-    async def lost(path: str, *args: Any, **kwargs: Any) -> str:
-        if path == paths.CONFIG_CHANGE_PREFIX:
-            return f"{path}0000000000"
-        return await create(path, *args, **kwargs)
-
-    session.create = lost  # type: ignore[method-assign]
-
-
-@pytest.mark.parametrize("kind", ["altered", "created"])
-async def test_the_controller_uses_configs_that_it_wrote_before_any_notification(
-    cluster: ControllerCluster, kind: str
-) -> None:
-    assert (await alter(cluster, UNCLEAN, "true")).error_code == ErrorCode.NONE
-    without_notifications(cluster)
-    if kind == "altered":
-        assert (await alter(cluster, UNCLEAN, "false")).error_code == ErrorCode.NONE
-    else:
-        await delete(cluster)
-        await create(cluster, [[1, 2]])
-    await lose_in_sync(cluster)
-    await trio.sleep(20)  # virtual time: longer than any wait
-    assert await is_state(cluster, -1, [1])
-
-
 async def test_an_edit_by_hand_takes_effect_when_a_notification_names_it(cluster: ControllerCluster) -> None:
     await edit(cluster, unclean_leader_election_enable="true")
     await lose_in_sync(cluster)
     await trio.sleep(20)  # virtual time: longer than any wait
     assert await is_state(cluster, -1, [1])
     await notify(cluster)
-    await cluster.until(lambda: is_state(cluster, 2, [2]))
-
-
-async def test_an_edit_by_hand_takes_effect_when_the_cluster_is_read_again(cluster: ControllerCluster) -> None:
-    await edit(cluster, unclean_leader_election_enable="true")
-    await lose_in_sync(cluster)
-    cluster.kill_controller(1000)
-    await cluster.start_controller(1001)
     await cluster.until(lambda: is_state(cluster, 2, [2]))
 
 

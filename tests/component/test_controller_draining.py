@@ -42,16 +42,6 @@ async def marked_and_committed(cluster: ControllerCluster, *committed: tuple[str
         cluster.brokers[2].groups[name] = {(TOPIC, 4): (40, -1), (TOPIC, 5): (offset, incarnation)}
 
 
-async def test_a_partition_is_drained_once_every_group_has_read_it(cluster: ControllerCluster) -> None:
-    await marked_and_committed(cluster, ("fast", 40), ("slow", 39))
-    await trio.sleep(10)  # virtual time: several polls
-    assert cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
-    assert cluster.brokers[1].logs[TOPIC, 4].start_offset == 40
-    cluster.brokers[2].groups["slow"][TOPIC, 5] = (40, -1)
-    cluster.brokers[2].groups["elsewhere"] = {("other", 0): (1, -1)}
-    await cluster.until(lambda: finished(cluster, 4))
-
-
 WAITS = f"event=resize.waits topic={TOPIC} "
 
 
@@ -116,20 +106,6 @@ async def test_nothing_is_deleted_while_it_is_unknown_which_topics_a_group_reads
     why = "a subscription of member h-0 that can be read"
     assert logged(caplog)[-1] == f"partitions=4,5 group=h read=-1,-1 end=40,40 waits_for={why}"
     broker.unreadable.clear()
-    await cluster.until(lambda: finished(cluster, 4))
-
-
-async def test_nothing_is_deleted_while_a_coordinator_is_loading(
-    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    await marked_and_committed(cluster, ("g", 40))
-    cluster.brokers[1].is_loading = True
-    await trio.sleep(10)  # virtual time: several polls
-    assert cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
-    why = "the groups' positions: __consumer_offsets-0 has no coordinator that has answered"
-    assert logged(caplog)[-1] == f"partitions=4,5 waits_for={why}"
-    cluster.brokers[1].is_loading = False
     await cluster.until(lambda: finished(cluster, 4))
 
 
@@ -272,15 +248,6 @@ async def test_a_warning_names_awaited_records_that_are_about_to_expire(
     assert await warned(cluster, caplog, offsets | {0: 50, 1: 50}, log) == []
     late = Log(100, 100, 10, offset_of_time=40, epoch_ends={0: 50})
     assert await warned(cluster, caplog, offsets | {1: 40}, late) == ["0 group=g read=30 expires_before=40"]
-
-
-async def test_no_warning_is_given_without_ordered_delivery(
-    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert await configure(cluster, enable_ordered_delivery="false") == ErrorCode.NONE
-    await resized(cluster, 6)
-    log = Log(100, 100, 10, offset_of_time=60, epoch_ends={0: 50})
-    assert await warned(cluster, caplog, dict.fromkeys(range(6), 30), log) == []
 
 
 async def test_steps_and_unfinished_resizes_are_counted_for_prometheus(nursery: trio.Nursery) -> None:

@@ -69,20 +69,6 @@ async def test_a_broker_that_does_not_answer_makes_the_request_time_out(cluster:
     assert (await cluster.topic("slow")).partitions.keys() == {0, 1, 2}
 
 
-async def test_a_deleted_topic_is_gone_everywhere_and_its_successor_has_another_id(cluster: ControllerCluster) -> None:
-    first = await create(cluster, "t")
-    assert (await delete(cluster)).topic_id == first.topic_id
-    assert await cluster.store.children(paths.TOPICS) == []
-    assert await cluster.store.children(paths.DELETE_TOPICS) == []
-    assert await cluster.store.children(paths.TOPIC_CONFIGS) == []
-    for broker in cluster.brokers.values():
-        assert broker.metadata()["t", 0] == -2
-        stops = states_sent(StopReplicaRequest, broker)
-        assert {(stop.leader_epoch, stop.delete_partition) for stop in stops} == {(-2, True)}
-    second = await create(cluster, "t")
-    assert second.topic_id != first.topic_id
-
-
 async def test_a_deletion_with_an_unreadable_state_does_not_delete_the_successor(cluster: ControllerCluster) -> None:
     """KIP-570: the replica's incarnation is unknown, so the StopReplica has the zxid of the deletion request."""
     await create(cluster, "t")

@@ -21,12 +21,6 @@ from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssig
 from anabranch.protocol.generated.heartbeat import HeartbeatRequest
 from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from anabranch.protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
-from anabranch.protocol.generated.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from anabranch.protocol.message import encode_versioned
 from anabranch.runtime.channel import Channel
@@ -163,20 +157,3 @@ async def test_a_request_behind_a_waiting_poll_is_handled_only_after_it(tmp_path
     assert [answer.error_code for answer in answers] == [ErrorCode.NONE, ErrorCode.NONE]
     assert answers[0].topics == []
     assert answers[1].members[0].error_code == ErrorCode.NONE
-
-
-async def test_committed_offsets_carry_the_incarnation_the_broker_knows(tmp_path: Path) -> None:
-    async with group_of_two(tmp_path) as (broker, owner, _):
-        partition = OffsetCommitRequestPartition(partition_index=PARENT, committed_offset=7)
-        request = OffsetCommitRequest(
-            group_id=GROUP,
-            generation_id=2,
-            member_id=owner,
-            topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=[partition])],
-        )
-        committed = await broker.request(request)
-        assert committed.topics[0].partitions[0].error_code == ErrorCode.NONE
-        asking = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=None)])
-        (group,) = (await broker.request(asking)).groups
-        (found,) = group.topics[0].partitions
-        assert (found.committed_offset, found.incarnation) == (7, INCARNATION + PARENT)

@@ -28,7 +28,6 @@ from anabranch.controller.outcome import ResponseWait
 from anabranch.controller.resize import goal
 from anabranch.controller.store import ImageStaleError
 from anabranch.controller.topics import decide_edit, undone
-from anabranch.ordered_resize.judgement import VerdictKind
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.create_partitions import (
     CreatePartitionsAssignment,
@@ -425,13 +424,6 @@ def test_an_edit_that_needs_no_correction_is_not_written() -> None:
     edited = topic.znode.replace(extra={"theirs": 1})
     edit = decide_edit(cluster(topic), CONFIG, topic, edited, 9)
     assert (edit.znode, edit.version, edit.writes, edit.step) == (edited, 9, (), "")
-
-
-def test_a_refused_edit_is_undone() -> None:
-    topic = image_of(Topic(4))
-    edit = decide_edit(cluster(topic), CONFIG, topic, topic.znode.replace(undeleted_partition_count=3), 9)
-    assert (written(edit), replaced(edit), edit.znode) == (topic.znode, 9, topic.znode)
-    assert (edit.response.outcome, edit.step, edit.events) == (VerdictKind.REFUSE, "", ())
 
 
 # ---------------------------------------------------------------- carrying out

@@ -22,7 +22,6 @@ from tests.unit.coordinator.calls import (
     commit_error,
     fetched,
     group_record,
-    group_state,
     heartbeat,
     join,
     live,
@@ -77,15 +76,6 @@ async def test_sessions_start_at_the_end_of_the_load(running: Running) -> None:
     assert heartbeat(running, "m-1", 3) == ErrorCode.NONE
     await pass_time(10.1)
     assert heartbeat(running, "m-1", 3) == ErrorCode.UNKNOWN_MEMBER_ID
-
-
-async def test_sessions_of_loaded_members_without_a_heartbeat_expire(running: Running) -> None:
-    running.log.records[0] = [group_record()]
-    await running.loaded()
-    await pass_time(9.9)
-    assert group_state(running) == "Stable"
-    await pass_time(0.2)
-    assert group_state(running) == "Empty"
 
 
 STEPS = 12
@@ -148,14 +138,6 @@ async def test_a_coordinator_writes_only_in_the_epoch_it_loaded_in(running: Runn
     assert running.log.records.get(0, []) == []
     await running.loaded(0, 7)
     assert commit_error(commit(running, 1, group="simple")) == ErrorCode.NONE
-
-
-async def test_a_leader_that_continues_in_the_next_epoch_writes_in_it(running: Running) -> None:
-    await running.loaded(0, 5)
-    running.log.epochs[0] = 6
-    await running.loaded(0, 6)
-    assert commit_error(commit(running, 1)) == ErrorCode.NONE
-    assert running.log.reads == 1
 
 
 @pytest.mark.parametrize("held_by", ["read", "watermark"])

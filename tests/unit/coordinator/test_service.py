@@ -75,15 +75,6 @@ async def test_a_group_is_empty_after_the_session_timeout_of_its_only_member(run
     assert group_state(running) == "Empty"
 
 
-async def test_a_join_takes_the_initial_delay_and_no_longer(running: Running) -> None:
-    await running.loaded()
-    joining = join(running)
-    await pass_time(2.999)
-    assert not joining.filled
-    await pass_time(0.002)
-    assert value(joining).generation_id == 1
-
-
 async def test_a_commit_is_acknowledged_once_the_log_has_committed_it(running: Running) -> None:
     await running.loaded()
     running.log.hold = True
@@ -160,19 +151,6 @@ async def test_an_empty_group_id_is_invalid_only_for_members(running: Running) -
     assert commit_error(commit(running, 1, group="")) == ErrorCode.NONE
 
 
-async def test_unload_answers_a_waiting_join_and_commit(running: Running) -> None:
-    await running.loaded()
-    joining = join(running)
-    running.log.hold = True
-    committing = commit(running, 1, group="simple")
-    running.coordinator.on_not_leader(0, 1)
-    assert value(joining).error_code == ErrorCode.NOT_COORDINATOR
-    assert commit_error(committing) == ErrorCode.NOT_COORDINATOR
-    running.log.settle()  # the outcome is known too late: it changes no state and answers no request
-    await running.loaded(0, 2)
-    assert fetched(running, "simple") == (1, 0)
-
-
 async def test_a_successor_knows_members_and_offsets(running: Running) -> None:
     await running.loaded()
     member_id = await stable_member(running)
@@ -237,17 +215,6 @@ async def test_a_late_load_of_an_older_epoch_changes_nothing(running: Running) -
     await trio.testing.wait_all_tasks_blocked()
     assert fetched(running) == (2, 0)
     assert running.log.reads == 2
-
-
-async def test_an_unload_during_a_load_takes_effect_at_once(running: Running) -> None:
-    gate = running.log.gate = trio.Event()
-    running.coordinator.on_leader(0, 1)
-    await trio.testing.wait_all_tasks_blocked()
-    running.coordinator.on_not_leader(0, 2)
-    assert fetched(running) == (-1, ErrorCode.NOT_COORDINATOR)
-    gate.set()
-    await trio.testing.wait_all_tasks_blocked()
-    assert fetched(running) == (-1, ErrorCode.NOT_COORDINATOR)
 
 
 async def test_leadership_changes_of_older_epochs_are_ignored(running: Running) -> None:

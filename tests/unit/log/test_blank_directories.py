@@ -204,12 +204,6 @@ async def test_all_but_one_of_several_blank_directories_are_removed(log_fixture:
     assert await found_after_restart(log_fixture, manager) == ("d", [])
 
 
-async def test_a_blank_directory_alone_is_opened_as_an_empty_log(log_fixture: LogFixture) -> None:
-    (log_fixture.root / "e" / "t-0").mkdir(parents=True)
-    manager = await started(log_fixture)
-    assert await found_after_restart(log_fixture, manager) == ("e", [])
-
-
 @pytest.mark.parametrize("blank", ["d", "e"])
 async def test_a_complete_copy_is_preferred_to_a_blank_directory(log_fixture: LogFixture, blank: str) -> None:
     """The process crashed between the two renames that end a move."""

@@ -105,15 +105,6 @@ def leave_a_part(log_fixture: LogFixture, log: PartitionLog) -> None:
     assert path.stat().st_size > log.segments[-1].size_bytes
 
 
-async def test_a_partial_batch_that_a_failed_append_left_is_cut_off(log_fixture: LogFixture) -> None:
-    log = log_fixture.create()
-    log.append_as_leader(batch(b"small"), 0)
-    leave_a_part(log_fixture, log)
-    log.append_as_leader(batch(b"small"), 0)
-    assert log_fixture.file(LOG.format(0)).stat().st_size == 2 * SMALL
-    assert [offset for offset, _, _ in values(log)] == [0, 1]
-
-
 @pytest.mark.parametrize("clean", [True, False])
 async def test_a_partial_batch_is_cut_off_before_a_new_segment(log_fixture: LogFixture, clean: bool) -> None:
     """If the part stayed at the end of the sealed segment, the part would count as records after a clean restart."""

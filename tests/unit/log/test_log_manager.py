@@ -151,19 +151,6 @@ async def test_a_log_dir_gets_no_clean_shutdown_marker_if_one_of_its_logs_did_no
     again.close_at_once()
 
 
-async def test_logs_are_recovered_after_a_kill(log_fixture: LogFixture) -> None:
-    manager = await started(log_fixture)
-    manager.create(A, TOPIC_ID, 7)
-    put(manager, A, b"1")
-    put(manager, A, b"2")
-    manager.close_at_once()
-    path = log_fixture.root / "d" / "a-0" / "00000000000000000000.log"
-    path.write_bytes(path.read_bytes()[:-1])
-    again = await started(log_fixture)
-    assert put(again, A, b"2") == 1
-    again.close_at_once()
-
-
 async def test_a_log_dir_in_use_is_refused_and_the_locks_of_others_are_released(log_fixture: LogFixture) -> None:
     first = await started(log_fixture, "d")
     second = manager_for(log_fixture, "e", "d")
@@ -437,14 +424,6 @@ async def test_log_dirs_are_described(log_fixture: LogFixture) -> None:
     assert described.size_bytes == {A: len(batch(b"1"))}
     assert 0 < described.usable_bytes <= described.total_bytes
     manager.close_at_once()
-
-
-async def test_a_partition_in_two_dirs_is_refused(log_fixture: LogFixture) -> None:
-    for name in ("d", "e"):
-        (log_fixture.root / name / "a-0").mkdir(parents=True)
-        (log_fixture.root / name / "a-0" / f"{0:020d}.log").write_bytes(batch(b"1"))
-    with pytest.raises(LogDirError, match=r"e/a-0 and in .*d/a-0"):
-        await manager_for(log_fixture, "d", "e").start()
 
 
 async def test_configurations_are_read_by_kafkas_keys() -> None:

@@ -120,16 +120,6 @@ def test_reads_outside_of_the_log_are_out_of_range(log_fixture: LogFixture, offs
     assert code_of(log.read, offset, 100, upper_bound=20) == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_a_range_that_was_read_outlives_its_segment(log_fixture: LogFixture) -> None:
-    log = log_fixture.create(file_delete_delay_ms=0)
-    fill(log, 1)
-    expected = bytes(read_all(log)[0].buffer)
-    found = log.read(0, 100, upper_bound=2)
-    log.truncate_fully_and_start_at(50)
-    assert log.remove_due_files() > 0
-    assert found.records.read() == expected  # type: ignore[union-attr]
-
-
 # ---------------------------------------------------------------- roll
 
 
@@ -355,17 +345,6 @@ def test_a_full_disk_fails_the_append_and_nothing_else(log_fixture: LogFixture) 
     assert [record[0] for record in values(log)] == [0]
     log_fixture.storage.full = False
     assert log.append_as_leader(idempotent(1), 5).base_offset == 1
-
-
-def test_a_full_disk_fails_a_roll_and_nothing_else(log_fixture: LogFixture) -> None:
-    log = log_fixture.create(segment_bytes=TWO_BATCHES)
-    fill(log, 2)
-    log_fixture.storage.full = True
-    assert code_of(log.append_as_leader, batch(b"c", b"d"), 0) == ErrorCode.KAFKA_STORAGE_ERROR
-    assert len(values(log)) == 4
-    log_fixture.storage.full = False
-    assert log.append_as_leader(batch(b"c", b"d"), 0).base_offset == 4
-    assert len(values(log)) == 6
 
 
 @pytest.mark.trio
