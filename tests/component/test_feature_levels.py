@@ -13,14 +13,6 @@ import trio
 from anabranch.broker.coordinator.consumer_offsets_records import GROUP_VALUE_VERSION
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
-from anabranch.protocol.generated.consumer_group_position import ConsumerGroupPositionRequest
-from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from anabranch.protocol.generated.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from anabranch.protocol.records import iter_batches
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.features import (
@@ -31,6 +23,7 @@ from anabranch.zk_schemas.features import (
     FinalizedFeature,
 )
 from sim.zk import FakeZk
+from tests.support.broker import group_requests
 from tests.support.broker.broker_harness import DEADLINE_S, OneBroker, one_broker
 
 pytestmark = pytest.mark.trio
@@ -61,29 +54,13 @@ async def settled(broker: OneBroker, request: Any, version: int) -> Any:
 
 async def use_a_group(broker: OneBroker, group: str) -> int:
     """Join as one member, sync, commit, and request positions. Returns the error of the last request."""
-    joining = JoinGroupRequest(
-        group_id=group,
-        session_timeout_ms=60_000,
-        rebalance_timeout_ms=60_000,
-        protocol_type="consumer",
-        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
-    )
+    joining = group_requests.join(group=group, session_ms=60_000, rebalance_ms=60_000)
     member_id = (await settled(broker, joining, 3)).member_id
-    assigned = [SyncGroupRequestAssignment(member_id=member_id, assignment=b"a")]
-    syncing = SyncGroupRequest(group_id=group, generation_id=1, member_id=member_id, assignments=assigned)
+    syncing = group_requests.sync(member_id, 1, {member_id: b"a"}, group=group)
     assert (await broker.request(syncing, 3)).error_code == ErrorCode.NONE
-    partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=7)
-    committed = await broker.request(
-        OffsetCommitRequest(
-            group_id=group,
-            generation_id=1,
-            member_id=member_id,
-            topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=[partition])],
-        )
-    )
+    committed = await broker.request(group_requests.commit({(TOPIC, 0): 7}, member_id, 1, group=group))
     assert committed.topics[0].partitions[0].error_code == ErrorCode.NONE
-    asking = ConsumerGroupPositionRequest(group_id=group, generation_id=1, member_id=member_id)
-    return int((await broker.request(asking)).error_code)
+    return int((await broker.request(group_requests.poll(member_id, 1, group=group, max_wait_ms=0))).error_code)
 
 
 def versions(directory: Path, group: str) -> dict[int, set[int]]:

@@ -12,23 +12,16 @@ import trio
 import trio.testing
 
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.generated.consumer_group_position import (
-    ConsumerGroupPositionRequest,
-    ConsumerGroupPositionRequestPartition,
-    ConsumerGroupPositionRequestTopic,
-)
 from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
-from anabranch.protocol.generated.heartbeat import HeartbeatRequest
-from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from anabranch.protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
-from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from anabranch.protocol.generated.join_group import JoinGroupRequest
 from anabranch.protocol.message import encode_versioned
 from anabranch.runtime.channel import Channel
+from tests.support.broker import group_requests
 from tests.support.broker.broker_harness import DEADLINE_S, OneBroker, one_broker
 
 pytestmark = pytest.mark.trio
 
-GROUP, TOPIC = "g", "t"
+TOPIC = "t"
 PARENT, CHILD = 1, 5
 INCARNATION = 40
 """The incarnation of partition 0; the other partitions have the next numbers."""
@@ -62,22 +55,14 @@ async def group_of_two(tmp_path: Path) -> AsyncIterator[tuple[OneBroker, str, st
             )
             for member, index in ((owner, PARENT), (waiter, CHILD))
         }
-        assigned = [SyncGroupRequestAssignment(member_id=m, assignment=share) for m, share in shares.items()]
         for member in (owner, waiter):  # the first member leads
-            request = SyncGroupRequest(group_id=GROUP, generation_id=2, member_id=member, assignments=assigned)
-            assert (await broker.request(request, version=3)).error_code == ErrorCode.NONE
+            syncing = group_requests.sync(member, 2, shares)
+            assert (await broker.request(syncing, version=3)).error_code == ErrorCode.NONE
         yield broker, owner, waiter
 
 
 def joining(member_id: str) -> JoinGroupRequest:
-    return JoinGroupRequest(
-        group_id=GROUP,
-        session_timeout_ms=LONG_MS,
-        rebalance_timeout_ms=LONG_MS,
-        member_id=member_id,
-        protocol_type="consumer",
-        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
-    )
+    return group_requests.join(member_id, session_ms=LONG_MS, rebalance_ms=LONG_MS)
 
 
 async def join_first(broker: OneBroker) -> str:
@@ -91,8 +76,7 @@ async def join_first(broker: OneBroker) -> str:
 
 
 async def heartbeat(broker: OneBroker, member_id: str) -> int:
-    request = HeartbeatRequest(group_id=GROUP, generation_id=1, member_id=member_id)
-    return int((await broker.request(request)).error_code)
+    return int((await broker.request(group_requests.heartbeat(member_id, 1))).error_code)
 
 
 @asynccontextmanager
@@ -102,16 +86,9 @@ async def connection(broker: OneBroker) -> AsyncIterator[Channel]:
 
 
 def poll(member_id: str, *, wants: bool = False, position: int = -1, max_wait_ms: int = LONG_MS) -> Any:
-    partition = ConsumerGroupPositionRequestPartition(
-        partition_index=PARENT, incarnation=INCARNATION + PARENT, need_position=wants, position=position
-    )
-    return ConsumerGroupPositionRequest(
-        group_id=GROUP,
-        generation_id=2,
-        member_id=member_id,
-        max_wait_ms=max_wait_ms,
-        topics=[ConsumerGroupPositionRequestTopic(name=TOPIC, partitions=[partition])],
-    )
+    parent = (TOPIC, PARENT)
+    given = {"reports": {parent: position}, "incarnation": INCARNATION + PARENT, "max_wait_ms": max_wait_ms}
+    return group_requests.poll(member_id, 2, *([parent] if wants else []), **given)
 
 
 def parent_in(response: Any) -> tuple[int, bool]:
@@ -147,13 +124,12 @@ async def test_a_request_behind_a_waiting_poll_is_handled_only_after_it(tmp_path
         async def ask(request: Any) -> None:
             answers.append(await channel.request(request, timeout_s=DEADLINE_S))
 
-        leaving = LeaveGroupRequest(group_id=GROUP, members=[MemberIdentity(member_id=owner)])
         with trio.fail_after(DEADLINE_S):
             async with trio.open_nursery() as nursery:
                 await channel.request(poll(owner, max_wait_ms=0), timeout_s=DEADLINE_S)
                 nursery.start_soon(ask, poll(owner, max_wait_ms=300))
                 await trio.testing.wait_all_tasks_blocked()
-                nursery.start_soon(ask, leaving)
+                nursery.start_soon(ask, group_requests.leave((owner, None)))
     assert [answer.error_code for answer in answers] == [ErrorCode.NONE, ErrorCode.NONE]
     assert answers[0].topics == []
     assert answers[1].members[0].error_code == ErrorCode.NONE

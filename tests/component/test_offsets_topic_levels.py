@@ -8,22 +8,13 @@ import pytest
 import trio
 
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.generated.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from anabranch.protocol.generated.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
-)
 from anabranch.protocol.message import read_version
 from anabranch.protocol.records import iter_batches
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.features import CONSUMER_OFFSETS_TOPIC_SCHEMA, Features, FinalizedFeature
 from sim.zk import FakeZk
+from tests.support.broker import group_requests
 from tests.support.broker.broker_harness import DEADLINE_S, OneBroker, one_broker
 
 pytestmark = pytest.mark.trio
@@ -32,18 +23,15 @@ NONE, LOADING = ErrorCode.NONE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 async def committed(broker: OneBroker) -> int:
     """The offset of the group ``g`` in ``t-0``, once its coordinator has loaded it; -1 for none."""
-    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
-    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
+    request = group_requests.fetch_all_offsets("g")
     with trio.fail_after(DEADLINE_S):
         while (group := (await broker.request(request)).groups[0]).error_code == LOADING:
             await trio.sleep(0.005)  # polls: the coordinator loads in a task of its own
-    return int(group.topics[0].partitions[0].committed_offset)
+    return int(group.topics[0].partitions[0].committed_offset) if group.topics else -1
 
 
 async def commit(broker: OneBroker, offset: int) -> int:
-    partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)]
-    topics = [OffsetCommitRequestTopic(name="t", partitions=partitions)]
-    response = await broker.request(OffsetCommitRequest(group_id="g", topics=topics))
+    response = await broker.request(group_requests.commit({("t", 0): offset}))
     return int(response.topics[0].partitions[0].error_code)
 
 

@@ -17,27 +17,15 @@ from anabranch.broker.coordinator.durable import (
 )
 from anabranch.broker.deferred import Deferred
 from anabranch.protocol.generated.describe_groups import DescribeGroupsRequest
-from anabranch.protocol.generated.heartbeat import HeartbeatRequest
-from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from anabranch.protocol.generated.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
 from anabranch.protocol.generated.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-    OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from anabranch.protocol.types import TopicPartition
+from tests.support.broker import group_requests
+from tests.support.broker.group_requests import GROUP
 from tests.unit.coordinator.conftest import Running
 from tests.unit.coordinator.driver import Context
 from tests.unit.coordinator.fakes import pass_time
-
-GROUP = "g"
 
 
 def offset_record(offset: int, group: str = GROUP, partition: int = 0) -> tuple[bytes, bytes | None]:
@@ -52,39 +40,25 @@ def group_record(generation_id: int = 3, group: str = GROUP) -> tuple[bytes, byt
 
 
 def join(running: Running, member_id: str = "", version: int = 3) -> Deferred[Any]:
-    protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
-    request = JoinGroupRequest(
-        group_id=GROUP,
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=20_000,
-        member_id=member_id,
-        protocol_type="consumer",
-        protocols=protocols,
-    )
-    return running.coordinator.answer(Context(api_version=version), request)
+    return running.coordinator.answer(Context(api_version=version), group_requests.join(member_id))
 
 
 def sync(running: Running, member_id: str, generation: int) -> Deferred[Any]:
-    assignments = [SyncGroupRequestAssignment(member_id=member_id, assignment=b"mine")]
-    request = SyncGroupRequest(group_id=GROUP, generation_id=generation, member_id=member_id, assignments=assignments)
+    request = group_requests.sync(member_id, generation, {member_id: b"mine"})
     return running.coordinator.answer(Context(api_version=3), request)
 
 
 def commit(running: Running, offset: int, group: str = GROUP, topic: str = "t") -> Deferred[Any]:
-    partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)]
-    request = OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name=topic, partitions=partitions)])
-    return running.coordinator.answer(Context(), request)
+    return running.coordinator.answer(Context(), group_requests.commit({(topic, 0): offset}, group=group))
 
 
 def heartbeat(running: Running, member_id: str, generation: int) -> int:
-    request = HeartbeatRequest(group_id=GROUP, generation_id=generation, member_id=member_id)
-    return int(value(running.coordinator.answer(Context(), request)).error_code)
+    return int(value(running.coordinator.answer(Context(), group_requests.heartbeat(member_id, generation))).error_code)
 
 
 def fetched(running: Running, group: str = GROUP, topic: str = "t") -> tuple[int, int]:
     """Return offset and error of partition 0. A top-level error replaces the error of the partition."""
-    topics = [OffsetFetchRequestTopic(name=topic, partition_indexes=[0])]
-    request = OffsetFetchRequest(group_id=group, topics=topics)
+    request = group_requests.fetch_offsets(topics=[topic], group=group)
     return fetched_offset(value(running.coordinator.offset_fetch(Context(api_version=7), request)))
 
 
@@ -115,9 +89,7 @@ async def stable_member(running: Running) -> str:
 
 def fetched_stable(running: Running, partition: int = 0) -> int:
     """Return a partition's error in a fetch that refuses offsets with a pending commit (KIP-447)."""
-    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[partition])]
-    groups = [OffsetFetchRequestGroup(group_id=GROUP, topics=topics)]
-    request = OffsetFetchRequest(groups=groups, require_stable=True)
+    request = group_requests.fetch_stable_offsets(partition)
     (group,) = value(running.coordinator.offset_fetch(Context(api_version=8), request)).groups
     return int(group.topics[0].partitions[0].error_code)
 

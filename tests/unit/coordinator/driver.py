@@ -18,34 +18,16 @@ from anabranch.broker.coordinator.durable import CoordinatorRecord, DurableState
 from anabranch.broker.coordinator.outcome import CoordinatorOutcome, GroupWrite, Now, Turn, is_committed
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.generated.consumer_group_position import (
-    ConsumerGroupPositionRequest,
-    ConsumerGroupPositionRequestPartition,
-    ConsumerGroupPositionRequestTopic,
-)
 from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from anabranch.protocol.generated.consumer_protocol import TopicPartition as AssignedPartitions
-from anabranch.protocol.generated.heartbeat import HeartbeatRequest
-from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from anabranch.protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
-from anabranch.protocol.generated.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from anabranch.protocol.generated.offset_delete import (
-    OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-)
 from anabranch.protocol.generated.offset_fetch import OffsetFetchRequestTopics
-from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from anabranch.protocol.message import encode_versioned
 from anabranch.protocol.types import TopicPartition
+from tests.support.broker import group_requests
+from tests.support.broker.group_requests import GROUP
 from tests.unit.coordinator.fakes import EveryTopic
 
 WALL_START_MS = 1_600_000_000_000
-GROUP = "g"
 
 
 @dataclass(frozen=True)
@@ -195,14 +177,15 @@ class Driver:
         token = self._token(token)
         self.ids += 1
         blob = metadata if topics is None else subscription(*topics)
-        request = JoinGroupRequest(
-            group_id=group,
-            session_timeout_ms=session_ms,
-            rebalance_timeout_ms=rebalance_ms,
-            member_id=member_id,
-            group_instance_id=instance,
+        request = group_requests.join(
+            member_id,
+            group=group,
+            instance=instance,
+            session_ms=session_ms,
+            rebalance_ms=rebalance_ms,
             protocol_type=protocol_type,
-            protocols=[JoinGroupRequestProtocol(name=name, metadata=blob) for name in protocols],
+            protocols=protocols,
+            metadata=blob,
         )
         turn = self.turn()
         join.join_group(turn, token, Context(client, api_version=v), request, str(self.ids))
@@ -223,47 +206,24 @@ class Driver:
         protocol: str | None = "range",
     ) -> str:
         token = self._token(token)
-        request = SyncGroupRequest(
-            group_id=group,
-            generation_id=generation,
-            member_id=member_id,
-            group_instance_id=instance,
-            protocol_type=protocol_type,
-            protocol_name=protocol,
-            assignments=[SyncGroupRequestAssignment(member_id=m, assignment=a) for m, a in (assignments or {}).items()],
-        )
+        named = {"protocol_type": protocol_type, "protocol_name": protocol}
+        request = group_requests.sync(member_id, generation, assignments, group=group, instance=instance, **named)
         turn = self.turn()
         sync.sync_group(turn, token, v, request)
         self.perform(turn.out)
         return token
 
-    def heartbeat(
-        self,
-        member_id: str,
-        generation: int,
-        *,
-        group: str = GROUP,
-        instance: str | None = None,
-        polls_positions: bool = False,
-    ) -> ErrorCode:
+    def heartbeat(self, member_id: str, generation: int, **given: Any) -> ErrorCode:
         token = self._token(None)
         turn = self.turn()
-        request = HeartbeatRequest(
-            group_id=group,
-            generation_id=generation,
-            member_id=member_id,
-            group_instance_id=instance,
-            polls_positions=polls_positions,
-        )
-        membership.heartbeat(turn, token, request)
+        membership.heartbeat(turn, token, group_requests.heartbeat(member_id, generation, **given))
         self.perform(turn.out)
         return ErrorCode(self.replies[token].error_code)
 
     def leave(self, *members: tuple[str, str | None], group: str = GROUP, v: int = 4) -> Any:
         token = self._token(None)
         turn = self.turn()
-        identities = [MemberIdentity(member_id=m, group_instance_id=i) for m, i in members]
-        request = LeaveGroupRequest(group_id=group, member_id=members[0][0], members=identities)
+        request = group_requests.leave(*members, group=group, member_id=members[0][0])
         membership.leave_group(turn, token, v, request)
         self.perform(turn.out)
         return self.replies[token]
@@ -274,80 +234,34 @@ class Driver:
         member_id: str = "",
         generation: int = -1,
         *,
-        group: str = GROUP,
         token: str | None = None,
         metadata: str | None = "",
-        retention_ms: int = -1,
         leader_epoch: int = -1,
-        instance: str | None = None,
         incarnation: int = -1,
         processed: bool = False,
+        **given: Any,
     ) -> str:
         token = self._token(token)
-        topics: dict[str, list[OffsetCommitRequestPartition]] = {}
-        for (topic, index), offset in offsets_by_partition.items():
-            topics.setdefault(topic, []).append(
-                OffsetCommitRequestPartition(
-                    partition_index=index,
-                    committed_offset=offset,
-                    committed_metadata=metadata,
-                    committed_leader_epoch=leader_epoch,
-                    incarnation=incarnation,
-                    is_processed=processed,
-                )
-            )
-        request = OffsetCommitRequest(
-            group_id=group,
-            generation_id=generation,
-            member_id=member_id,
-            group_instance_id=instance,
-            retention_time_ms=retention_ms,
-            topics=[OffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in topics.items()],
+        request = group_requests.commit(
+            offsets_by_partition,
+            member_id,
+            generation,
+            committed_metadata=metadata,
+            committed_leader_epoch=leader_epoch,
+            incarnation=incarnation,
+            is_processed=processed,
+            **given,
         )
         turn = self.turn()
         offsets.commit_offsets(turn, token, request, self.topics)
         self.perform(turn.out)
         return token
 
-    def poll(
-        self,
-        member_id: str,
-        generation: int,
-        *wants: tuple[str, int],
-        reports: dict[tuple[str, int], int] | None = None,
-        awaited: dict[tuple[str, int], int] | None = None,
-        incarnation: int = -1,
-        max_wait_ms: int = 60_000,
-        group: str = GROUP,
-        instance: str | None = None,
-        number: int = -1,
-    ) -> str:
-        """Send ConsumerGroupPosition: request the positions of ``wants`` and report the positions in ``reports``.
-
-        ``awaited`` has the offsets that held-back records wait for.
-        """
+    def poll(self, member_id: str, generation: int, *wants: tuple[str, int], **given: Any) -> str:
+        """Send ConsumerGroupPosition, with the arguments of ``group_requests.poll``."""
         token = self._token(None)
-        topics: dict[str, list[ConsumerGroupPositionRequestPartition]] = {}
-        for topic, index in dict.fromkeys([*wants, *(reports or {})]):
-            topics.setdefault(topic, []).append(
-                ConsumerGroupPositionRequestPartition(
-                    partition_index=index,
-                    incarnation=incarnation,
-                    need_position=(topic, index) in wants,
-                    position=(reports or {}).get((topic, index), -1),
-                    awaited_until=(awaited or {}).get((topic, index), -1),
-                )
-            )
-        request = ConsumerGroupPositionRequest(
-            group_id=group,
-            generation_id=generation,
-            member_id=member_id,
-            group_instance_id=instance,
-            max_wait_ms=max_wait_ms,
-            poll_number=number,
-            topics=[ConsumerGroupPositionRequestTopic(name=name, partitions=parts) for name, parts in topics.items()],
-        )
         turn = self.turn()
+        request = group_requests.poll(member_id, generation, *wants, **given)
         position_poll.poll_positions(turn, token, request, self.incarnation_of)
         self.perform(turn.out)
         return token
@@ -370,13 +284,7 @@ class Driver:
     def delete_offsets(self, *partitions: tuple[str, int], group: str = GROUP) -> Any:
         token = self._token(None)
         turn = self.turn()
-        request = OffsetDeleteRequest(
-            group_id=group,
-            topics=[
-                OffsetDeleteRequestTopic(name=t, partitions=[OffsetDeleteRequestPartition(partition_index=p)])
-                for t, p in partitions
-            ],
-        )
+        request = group_requests.delete_offsets(*partitions, group=group)
         offsets.delete_offsets(turn, token, request, self.exists)
         self.perform(turn.out)
         return self.replies[token]

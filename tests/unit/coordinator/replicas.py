@@ -22,8 +22,8 @@ from anabranch.broker.coordinator.durable import GroupRecord, OffsetRecord
 from anabranch.broker.coordinator.service import GroupCoordinator
 from anabranch.broker.deferred import Deferred
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
-from tests.unit.coordinator.calls import GROUP, commit, commit_error, fetched_offset, value
+from tests.support.broker import group_requests
+from tests.unit.coordinator.calls import commit, commit_error, fetched_offset, value
 from tests.unit.coordinator.conftest import Running
 from tests.unit.coordinator.driver import Context
 from tests.unit.coordinator.fakes import EveryTopic, LoopClock, MemoryLog
@@ -293,8 +293,7 @@ class ReplicatedCoordinators:
 
     def fetch(self, broker: int) -> None:
         """Send a request for the committed offset to the broker that the client regards as the coordinator."""
-        topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
-        request = OffsetFetchRequest(group_id=GROUP, topics=topics)
+        request = group_requests.fetch_offsets()
         answer = self.brokers[broker].coordinator.offset_fetch(Context(api_version=7), request)
         self.reading.append(Reading(broker, self.returned, answer))
         self.answers()

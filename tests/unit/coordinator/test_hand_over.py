@@ -14,17 +14,8 @@ from anabranch.broker.coordinator.loaded_partition import LoadedPartition
 from anabranch.broker.deferred import Deferred
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.delete_groups import DeleteGroupsRequest
-from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from anabranch.protocol.generated.offset_delete import (
-    OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-)
-from anabranch.protocol.generated.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestTopic,
-)
 from anabranch.protocol.types import TopicPartition
+from tests.support.broker import group_requests
 from tests.unit.coordinator.calls import (
     GROUP,
     commit,
@@ -188,8 +179,7 @@ async def test_append_errors_are_mapped_as_in_kafka(
 
 
 def fetching(running: Running) -> Deferred[Any]:
-    topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
-    return running.coordinator.offset_fetch(Context(api_version=7), OffsetFetchRequest(group_id=GROUP, topics=topics))
+    return running.coordinator.offset_fetch(Context(api_version=7), group_requests.fetch_offsets())
 
 
 async def test_an_offset_is_returned_once_leadership_is_confirmed(running: Running) -> None:
@@ -256,8 +246,7 @@ async def test_waiting_joins_and_deletions_are_answered_at_once_on_unload(runnin
     running.log.hold = True
     deleting = running.coordinator.delete_groups(Context(), DeleteGroupsRequest(groups_names=["simple"]))
     commit(running, 1, group="other")
-    topics = [OffsetDeleteRequestTopic(name="t", partitions=[OffsetDeleteRequestPartition(partition_index=0)])]
-    removing = running.coordinator.answer(Context(), OffsetDeleteRequest(group_id="other", topics=topics))
+    removing = running.coordinator.answer(Context(), group_requests.delete_offsets(("t", 0), group="other"))
     newcomer = join(running)
     heartbeat(running, member_id, 1)
     rejoining = join(running, member_id)
@@ -319,17 +308,7 @@ async def test_only_the_leader_expires_offsets(running: Running) -> None:
 
 
 def join_static(running: Running, member_id: str = "") -> Any:
-    protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
-    request = JoinGroupRequest(
-        group_id=GROUP,
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=20_000,
-        member_id=member_id,
-        group_instance_id="i",
-        protocol_type="consumer",
-        protocols=protocols,
-    )
-    return running.coordinator.answer(Context(api_version=5), request)
+    return running.coordinator.answer(Context(api_version=5), group_requests.join(member_id, instance="i"))
 
 
 async def test_a_static_member_rejoins_at_a_new_coordinator_without_a_rebalance(running: Running) -> None:

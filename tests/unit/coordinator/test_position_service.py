@@ -11,24 +11,9 @@ from anabranch.broker.coordinator.durable import OffsetRecord
 from anabranch.broker.coordinator.placement import partition_for
 from anabranch.broker.deferred import Deferred
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.generated.consumer_group_position import (
-    ConsumerGroupPositionRequest,
-    ConsumerGroupPositionRequestPartition,
-    ConsumerGroupPositionRequestTopic,
-)
 from anabranch.protocol.generated.list_groups import ListGroupsRequest
-from anabranch.protocol.generated.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from anabranch.protocol.generated.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-)
-from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from anabranch.protocol.types import TopicPartition
+from tests.support.broker import group_requests
 from tests.unit.coordinator.calls import GROUP, commit, commit_error, fetched, heartbeat, join, others_have_run, value
 from tests.unit.coordinator.conftest import Running
 from tests.unit.coordinator.driver import Context, assignment
@@ -36,7 +21,8 @@ from tests.unit.coordinator.fakes import pass_time
 
 pytestmark = pytest.mark.trio
 
-T0 = TopicPartition("t", 0)
+T = ("t", 0)
+T0 = TopicPartition(*T)
 
 
 def poll(
@@ -50,14 +36,8 @@ def poll(
     group: str = GROUP,
 ) -> Deferred[Any]:
     """Request the position of partition 0 of t, report it, or both."""
-    partition = ConsumerGroupPositionRequestPartition(need_position=wants, position=position)
-    request = ConsumerGroupPositionRequest(
-        group_id=group,
-        generation_id=generation,
-        member_id=member_id,
-        max_wait_ms=max_wait_ms,
-        topics=[ConsumerGroupPositionRequestTopic(name="t", partitions=[partition])],
-    )
+    given = {"reports": {T: position}, "max_wait_ms": max_wait_ms, "group": group}
+    request = group_requests.poll(member_id, generation, *([T] if wants else []), **given)
     return running.coordinator.answer(Context(api_version=0), request)
 
 
@@ -73,8 +53,7 @@ async def owner_of_t0(running: Running) -> str:
     joining = join(running)
     await pass_time(3.001)
     member_id: str = value(joining).member_id
-    assigned = [SyncGroupRequestAssignment(member_id=member_id, assignment=assignment(("t", 0)))]
-    request = SyncGroupRequest(group_id=GROUP, generation_id=1, member_id=member_id, assignments=assigned)
+    request = group_requests.sync(member_id, 1, {member_id: assignment(T)})
     assert value(running.coordinator.answer(Context(api_version=3), request)).error_code == ErrorCode.NONE
     return member_id
 
@@ -168,13 +147,7 @@ async def test_a_group_without_a_name_has_no_positions(running: Running) -> None
 
 
 def commit_as(running: Running, offset: int, member_id: str) -> Deferred[Any]:
-    partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)]
-    request = OffsetCommitRequest(
-        group_id=GROUP,
-        generation_id=1,
-        member_id=member_id,
-        topics=[OffsetCommitRequestTopic(name="t", partitions=partitions)],
-    )
+    request = group_requests.commit({T: offset}, member_id, 1)
     return running.coordinator.answer(Context(api_version=8), request)
 
 
@@ -189,9 +162,9 @@ async def test_hole_20_offset_fetch_has_the_incarnation_from_version_8_on(
     running.topics.incarnations[T0] = 9
     await running.loaded()
     commit(running, 5)
-    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=None)])
+    request = group_requests.fetch_all_offsets(GROUP)
     if version < 8:
-        request = OffsetFetchRequest(group_id=GROUP, topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0])])
+        request = group_requests.fetch_offsets()
     response = value(running.coordinator.offset_fetch(Context(api_version=version), request))
     topics = response.groups[0].topics if version >= 8 else response.topics
     (partition,) = topics[0].partitions
@@ -236,8 +209,7 @@ async def test_a_broker_lists_the_groups_it_coordinates_and_answers_for_no_other
     assert commit_error(commit(running, 5, group=others)) == ErrorCode.NOT_COORDINATOR
     listed = running.coordinator.list_groups(Context(api_version=4), ListGroupsRequest())
     assert [group.group_id for group in listed.groups] == [ours]
-    groups = [OffsetFetchRequestGroup(group_id=group_id, topics=None) for group_id in (ours, others)]
-    request = OffsetFetchRequest(groups=groups)
+    request = group_requests.fetch_all_offsets(ours, others)
     answers = value(running.coordinator.offset_fetch(Context(api_version=8), request)).groups
     assert [answer.error_code for answer in answers] == [ErrorCode.NONE, ErrorCode.NOT_COORDINATOR]
     assert [p.committed_offset for answer in answers for topic in answer.topics for p in topic.partitions] == [5]

@@ -10,10 +10,9 @@ from anabranch.broker.coordinator.counted import CountedGroups, Creation
 from anabranch.broker.deferred import Deferred
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.delete_groups import DeleteGroupsRequest
-from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from anabranch.protocol.generated.topic_readers import TopicReadersRequest, TopicReadersRequestTopic
 from anabranch.protocol.types import TopicPartition
+from tests.support.broker import group_requests
 from tests.unit.coordinator.calls import GROUP, commit, fetched, fetched_offset, others_have_run, sync, value
 from tests.unit.coordinator.conftest import Running
 from tests.unit.coordinator.driver import Context, subscription
@@ -47,8 +46,7 @@ def readers_with_incarnations(running: Running, *partitions: int) -> dict[str, t
 
 def begin(running: Running, *partitions: int, ours: bool = False, group: str = GROUP) -> Deferred[Any]:
     """Send a member's request for its start offset."""
-    topics = [OffsetFetchRequestTopic(name="t", partition_indexes=list(partitions or (0,)))]
-    request = OffsetFetchRequest(group_id=group, topics=topics)
+    request = group_requests.fetch_offsets(*partitions, group=group)
     return running.coordinator.offset_fetch(Context(api_version=7, keeps_order=ours), request)
 
 
@@ -69,11 +67,7 @@ def create_without_a_start_offset(running: Running) -> None:
 
 async def stock_member(running: Running, *topics: str) -> str:
     """Return the only member of a stable group, which subscribes to these topics."""
-    protocols = [JoinGroupRequestProtocol(name="range", metadata=subscription(*topics))]
-    request = JoinGroupRequest(
-        group_id=GROUP, session_timeout_ms=10_000, rebalance_timeout_ms=20_000, protocol_type="consumer",
-        protocols=protocols,
-    )  # fmt: skip
+    request = group_requests.join(metadata=subscription(*topics))
     joining = running.coordinator.answer(Context(api_version=3), request)
     await pass_time(3.001)
     member_id: str = value(joining).member_id
@@ -204,12 +198,11 @@ async def test_a_new_group_begins_when_every_leader_counts_it(running: Running) 
 async def test_the_slices_of_a_large_fetch_wait_for_one_lease_together(running: Running) -> None:
     running.topics.withheld = running.topics.resized = {"t", "u"}
     await running.loaded()
-    topics = [OffsetFetchRequestTopic(name=name, partition_indexes=[0]) for name in ("t", "u")]
-    for _ in running.coordinator.count_readers(Context(), OffsetFetchRequest(group_id=GROUP, topics=topics)):
+    for _ in running.coordinator.count_readers(Context(), group_requests.fetch_offsets(topics="tu")):
         pass
     first = begin(running)
     await pass_time(LEASE_S + 0.31)
-    second = OffsetFetchRequest(group_id=GROUP, topics=topics[1:])
+    second = group_requests.fetch_offsets(topics="u")
     assert first.filled and running.coordinator.offset_fetch(Context(api_version=7), second).filled
 
 

@@ -23,21 +23,11 @@ from anabranch.broker.log.slices import SLICE_S, TimeSlice
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.delete_groups import DeleteGroupsRequest
 from anabranch.protocol.generated.describe_groups import DescribeGroupsRequest
-from anabranch.protocol.generated.join_group import JoinGroupRequest
-from anabranch.protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
 from anabranch.protocol.generated.list_groups import ListGroupsRequest
-from anabranch.protocol.generated.offset_delete import (
-    OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-)
-from anabranch.protocol.generated.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestTopic,
-)
 from anabranch.protocol.message import read_version
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.features import CONSUMER_OFFSETS_TOPIC_SCHEMA
+from tests.support.broker import group_requests
 from tests.unit.coordinator.calls import (
     GROUP,
     commit,
@@ -145,8 +135,7 @@ async def test_requests_are_refused_before_leadership_while_loading_and_afterwar
 
 async def test_an_empty_group_id_is_invalid_only_for_members(running: Running) -> None:
     await running.loaded()
-    request = JoinGroupRequest(group_id="", session_timeout_ms=10_000)
-    response = value(running.coordinator.answer(Context(), request))
+    response = value(running.coordinator.answer(Context(), group_requests.join(group="")))
     assert response.error_code == ErrorCode.INVALID_GROUP_ID
     assert commit_error(commit(running, 1, group="")) == ErrorCode.NONE
 
@@ -393,11 +382,10 @@ async def test_delete_groups_answers_for_each_group(running: Running) -> None:
 async def test_the_service_answers_offset_delete_and_leave_group(running: Running) -> None:
     await running.loaded()
     commit(running, 1)
-    topics = [OffsetDeleteRequestTopic(name="t", partitions=[OffsetDeleteRequestPartition(partition_index=0)])]
-    deleting = running.coordinator.answer(Context(), OffsetDeleteRequest(group_id=GROUP, topics=topics))
+    deleting = running.coordinator.answer(Context(), group_requests.delete_offsets(("t", 0)))
     assert value(deleting).topics[0].partitions[0].error_code == ErrorCode.NONE
     assert fetched(running) == (-1, 0)
-    request = LeaveGroupRequest(group_id=GROUP, members=[MemberIdentity(member_id="x")])
+    request = group_requests.leave(("x", None))
     (left,) = value(running.coordinator.answer(Context(api_version=4), request)).members
     assert left.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -423,8 +411,7 @@ async def test_authorized_operations_are_returned_when_requested(running: Runnin
 
 
 async def test_offset_fetch_version_1_repeats_the_error_in_each_partition(running: Running) -> None:
-    topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0, 1])]
-    request = OffsetFetchRequest(group_id=GROUP, topics=topics)
+    request = group_requests.fetch_offsets(0, 1)
     response = value(running.coordinator.offset_fetch(Context(api_version=1), request))
     assert [p.error_code for p in response.topics[0].partitions] == [ErrorCode.NOT_COORDINATOR] * 2
 
