@@ -14,12 +14,14 @@ from anabranch.broker.log.checkpoint_files import LogIdentity
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_creation import create_log
 from anabranch.broker.log.log_loader import Checkpoints, open_log
+from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.producer_state import ProducerState
 from anabranch.broker.log.time_search import TimeSearch
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.records import RecordBatch, iter_batches
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.background import Background
 from anabranch.runtime.env import Buffer, Env, File
 from anabranch.runtime.real_trio import RealStorage, TrioNetwork
 
@@ -149,6 +151,7 @@ class LogFixture:
         self.storage = FaultyStorage()
         self.env = Env(clock=self.clock, network=TrioNetwork(), rng=random.Random(7), storage=self.storage)
         self.directory = str(root / "t-0")
+        self._managers: list[LogManager] = []
 
     def create(self, **config: Any) -> PartitionLog:
         """A new log; ``config`` as for ``LogConfig``."""
@@ -162,6 +165,25 @@ class LogFixture:
         return await open_log(
             self.env, self.directory, PARTITION, LogConfig(**config), checkpoints or Checkpoints(), clean=clean
         )
+
+    def config(self, *dirs: str, broker_id: int = 1, cluster_id: str = "c", **config: Any) -> LogManagerConfig:
+        """Of a broker with these log dirs, by default ``d``."""
+        paths = tuple(str(self.root / name) for name in dirs or ("d",))
+        return LogManagerConfig(broker_id, cluster_id, paths, **config)
+
+    def manager(self, *dirs: str, background: Background | None = None, **config: Any) -> LogManager:
+        """A broker's logs, as ``config`` says. They are closed at the end of the test."""
+        self._managers.append(LogManager(self.config(*dirs, **config), self.env, background))
+        return self._managers[-1]
+
+    async def started(self, *dirs: str, background: Background | None = None, **config: Any) -> LogManager:
+        manager = self.manager(*dirs, background=background, **config)
+        await manager.start()
+        return manager
+
+    def close(self) -> None:
+        for manager in self._managers:
+            manager.close_at_once()
 
     def names(self, suffix: str = "") -> list[str]:
         """Names of the files in the partition's directory."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,5 +9,7 @@ from tests.support.log.log_fixture import LogFixture
 
 
 @pytest.fixture
-def log_fixture(tmp_path: Path) -> LogFixture:
-    return LogFixture(tmp_path)
+def log_fixture(tmp_path: Path) -> Iterator[LogFixture]:
+    found = LogFixture(tmp_path)
+    yield found
+    found.close()

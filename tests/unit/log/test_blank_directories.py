@@ -10,7 +10,7 @@ import structlog.testing
 import trio
 import trio.testing
 
-from anabranch.broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
+from anabranch.broker.log.log_manager import LogDirError, LogManager
 from anabranch.broker.log.paths import PARTITION_METADATA
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
@@ -24,17 +24,10 @@ FUTURE = f"t-0.{'0' * 32}-future"
 ONE_RECORD = [(0, b"k", b"1")]
 
 
-async def started(log_fixture: LogFixture) -> LogManager:
-    paths = (str(log_fixture.root / "d"), str(log_fixture.root / "e"))
-    manager = LogManager(LogManagerConfig(1, "c", paths), log_fixture.env)
-    await manager.start()
-    return manager
-
-
 async def found_after_restart(log_fixture: LogFixture, manager: LogManager) -> tuple[str, list[object]]:
     """Return the log dir in which the next process finds the log, and the records that are read there."""
     manager.close_at_once()
-    again = await started(log_fixture)
+    again = await log_fixture.started("d", "e")
     log = again.get(T)
     assert log is not None
     found = Path(log.directory).parent.name, [*values(log)]
@@ -55,7 +48,7 @@ def create_with_a_record(manager: LogManager) -> Path:
 
 async def stopped_with_a_record(log_fixture: LogFixture, name: str) -> Path:
     """Return the directory of a log in one of the log dirs, after a process was killed."""
-    manager = await started(log_fixture)
+    manager = await log_fixture.started("d", "e")
     wish_for(manager, log_fixture.root / name)
     path = create_with_a_record(manager)
     manager.close_at_once()
@@ -67,7 +60,7 @@ async def stopped_with_a_record(log_fixture: LogFixture, name: str) -> Path:
 
 @pytest.mark.parametrize("name", FIRST_FILES)
 async def test_a_failed_creation_of_a_log_leaves_no_directory(log_fixture: LogFixture, name: str) -> None:
-    manager = await started(log_fixture)
+    manager = await log_fixture.started("d", "e")
     wish_for(manager, log_fixture.root / "e")
     log_fixture.storage.full_for = name
     with pytest.raises(KafkaError, match="No space left") as caught:
@@ -81,7 +74,7 @@ async def test_a_failed_creation_of_a_log_leaves_no_directory(log_fixture: LogFi
 
 @pytest.mark.parametrize("name", FIRST_FILES)
 async def test_a_leftover_directory_is_logged_and_removed_at_the_next_start(log_fixture: LogFixture, name: str) -> None:
-    manager = await started(log_fixture)
+    manager = await log_fixture.started("d", "e")
     wish_for(manager, log_fixture.root / "e")
     log_fixture.storage.full_for, log_fixture.storage.keeps_trees = name, True
     with structlog.testing.capture_logs() as logs, pytest.raises(KafkaError, match="No space left"):
@@ -96,7 +89,7 @@ async def test_a_leftover_directory_is_logged_and_removed_at_the_next_start(log_
 
 
 async def test_a_log_is_created_over_the_directory_that_a_failed_creation_left(log_fixture: LogFixture) -> None:
-    manager = await started(log_fixture)
+    manager = await log_fixture.started("d", "e")
     wish_for(manager, log_fixture.root / "e")
     log_fixture.storage.full_for, log_fixture.storage.keeps_trees = ".index", True
     with pytest.raises(KafkaError):
@@ -111,7 +104,7 @@ async def test_a_log_is_created_over_the_directory_that_a_failed_creation_left(l
 async def test_a_creation_does_not_change_a_log_that_exists(log_fixture: LogFixture, name: str) -> None:
     there = await stopped_with_a_record(log_fixture, "e")
     kept = there.rename(log_fixture.root / "kept")
-    manager = await started(log_fixture)
+    manager = await log_fixture.started("d", "e")
     shutil.copytree(kept, there)
     wish_for(manager, log_fixture.root / "e")
     log_fixture.storage.full_for = name
@@ -126,7 +119,7 @@ async def test_a_creation_does_not_change_a_log_that_exists(log_fixture: LogFixt
 
 @pytest.mark.parametrize("name", FIRST_FILES)
 async def test_a_move_that_cannot_begin_leaves_no_directory(log_fixture: LogFixture, name: str) -> None:
-    manager = await started(log_fixture)
+    manager = await log_fixture.started("d", "e")
     here = create_with_a_record(manager)
     log_fixture.storage.full_for = name
     manager.moves.request(T, str(log_fixture.root / ("e" if here.parent.name == "d" else "d")))
@@ -152,7 +145,7 @@ async def test_a_blank_directory_beside_a_log_is_removed(
     left.mkdir()
     for name in files:
         left.joinpath(name).touch()
-    manager = await started(log_fixture)
+    manager = await log_fixture.started("d", "e")
     assert not left.exists()
     assert await found_after_restart(log_fixture, manager) == (whole, ONE_RECORD)
 
@@ -175,7 +168,7 @@ async def test_two_directories_with_content_are_refused(
     (log_fixture.root / other / "t-0").mkdir()
     (log_fixture.root / other / "t-0" / name).write_bytes(content)
     with pytest.raises(LogDirError, match=r"t-0 and in .*t-0: move one of them out of the log dirs"):
-        await started(log_fixture)
+        await log_fixture.started("d", "e")
     assert (log_fixture.root / other / "t-0").exists()
     assert (log_fixture.root / whole / "t-0" / f"{0:020d}.log").stat().st_size > 0
 
@@ -188,18 +181,18 @@ async def test_a_blank_directory_stays_blank_until_it_has_a_role(log_fixture: Lo
     path = await stopped_with_a_record(log_fixture, "e")
     kept = path.rename(log_fixture.root / "kept")
     (log_fixture.root / "d" / "t-0").mkdir()
-    manager = await started(log_fixture)
+    manager = await log_fixture.started("d", "e")
     manager.close_at_once()
     assert list((log_fixture.root / "d" / "t-0").iterdir()) != []
     kept.rename(path)
-    manager = await started(log_fixture)
+    manager = await log_fixture.started("d", "e")
     assert await found_after_restart(log_fixture, manager) == ("e", ONE_RECORD)
 
 
 async def test_all_but_one_of_several_blank_directories_are_removed(log_fixture: LogFixture) -> None:
     for name in ("d", "e"):
         (log_fixture.root / name / "t-0").mkdir(parents=True)
-    manager = await started(log_fixture)
+    manager = await log_fixture.started("d", "e")
     assert list(log_fixture.root.glob("*/t-0")) == [log_fixture.root / "d" / "t-0"]
     assert await found_after_restart(log_fixture, manager) == ("d", [])
 
@@ -210,7 +203,7 @@ async def test_a_complete_copy_is_preferred_to_a_blank_directory(log_fixture: Lo
     path = await stopped_with_a_record(log_fixture, "d")
     path.rename(path.with_name(FUTURE))
     (log_fixture.root / blank / "t-0").mkdir()
-    manager = await started(log_fixture)
+    manager = await log_fixture.started("d", "e")
     assert await found_after_restart(log_fixture, manager) == ("d", ONE_RECORD)
 
 
@@ -218,7 +211,7 @@ async def test_a_copy_of_an_earlier_incarnation_is_removed(log_fixture: LogFixtu
     """The partition of the copy was removed and created again, so no record of the copy may come back."""
     path = await stopped_with_a_record(log_fixture, "e")
     aside = path.rename(log_fixture.root / "aside")
-    manager = await started(log_fixture)
+    manager = await log_fixture.started("d", "e")
     wish_for(manager, log_fixture.root / "d")
     manager.create(T, TOPIC_ID, 9)
     future = aside.rename(path.parent / FUTURE)
@@ -227,7 +220,7 @@ async def test_a_copy_of_an_earlier_incarnation_is_removed(log_fixture: LogFixtu
 
 
 async def test_the_original_log_stays_when_a_move_has_just_begun(log_fixture: LogFixture) -> None:
-    manager = await started(log_fixture)
+    manager = await log_fixture.started("d", "e")
     wish_for(manager, log_fixture.root / "d")
     log = manager.create(T, TOPIC_ID, 7)
     target = manager.directories.get(str(log_fixture.root / "e"))
@@ -241,6 +234,6 @@ async def test_a_start_fails_when_a_blank_directory_cannot_be_removed(log_fixtur
     (log_fixture.root / "e" / "t-0").mkdir()
     log_fixture.storage.keeps_trees = True
     with pytest.raises(LogDirError, match=r"cannot be removed: .*e/t-0"):
-        await started(log_fixture)
+        await log_fixture.started("d", "e")
     log_fixture.storage.keeps_trees = False
-    (await started(log_fixture)).close_at_once()
+    (await log_fixture.started("d", "e")).close_at_once()

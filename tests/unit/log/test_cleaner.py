@@ -12,7 +12,6 @@ from anabranch.broker.log.compaction import CleanedTransactions, KeyOffsets
 from anabranch.broker.log.current_logs import CurrentLogs
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_directory import LogDirectory
-from anabranch.broker.log.log_manager import LogManager
 from anabranch.broker.log.manager_config import LogManagerConfig
 from anabranch.broker.log.partition_log import AppendOrigin, PartitionLog
 from anabranch.broker.log.slices import at_once
@@ -370,9 +369,7 @@ async def test_the_cleaner_does_not_replace_segments_that_were_deleted_meanwhile
 
 
 async def test_other_logs_are_cleaned_while_one_is_unreadable(log_fixture: LogFixture) -> None:
-    config = LogManagerConfig(1, "c", (str(log_fixture.root / "d"),))
-    manager = LogManager(config, log_fixture.env)
-    await manager.start()
+    manager = await log_fixture.started()
     for name, batches in (("bad", 40), ("good", 30)):
         settings = LogConfig(cleanup_policy=("compact",), segment_bytes=1000, min_cleanable_dirty_ratio=0.01)
         log = manager.create(TopicPartition(name, 0), TOPIC_ID, 7, settings)
@@ -397,7 +394,6 @@ async def test_other_logs_are_cleaned_while_one_is_unreadable(log_fixture: LogFi
     log_fixture.clock.seconds += 10
     await clean(manager.cleaner)
     assert bad.size_bytes < before / 3
-    manager.close_at_once()
 
 
 @pytest.mark.parametrize("clean_shutdown", [True, False])

@@ -7,8 +7,6 @@ from structlog.testing import capture_logs
 
 from anabranch.broker.log.clock_watch import FAR_AHEAD_MS, LEAST_STEP_MS, ClockWatch
 from anabranch.broker.log.log_config import MAX_LONG, LogConfig
-from anabranch.broker.log.log_manager import LogManager
-from anabranch.broker.log.manager_config import LogManagerConfig
 from anabranch.protocol.types import TopicPartition
 from tests.support.log.log_fixture import START_MS, TOPIC_ID, LogFixture, batch
 
@@ -32,21 +30,18 @@ def test_small_steps_add_up() -> None:
 
 @pytest.mark.trio
 async def test_a_broker_warns_when_its_clock_was_set(log_fixture: LogFixture) -> None:
-    manager = LogManager(LogManagerConfig(1, "c", (str(log_fixture.root / "d"),)), log_fixture.env)
-    await manager.start()
+    manager = await log_fixture.started()
     log_fixture.clock.ms += 86_400_000
     with capture_logs() as events:
         await manager.maintenance.watch_clock()
         await manager.maintenance.watch_clock()
     assert [(event["event"], event["forward_ms"]) for event in events] == [("clock.set", 86_400_000)]
-    manager.close_at_once()
 
 
 @pytest.mark.trio
 async def test_a_log_with_a_record_from_the_future_is_named_once_and_counted(log_fixture: LogFixture) -> None:
     """The record is in microseconds: retention keeps it and all later segments for fifty thousand years."""
-    manager = LogManager(LogManagerConfig(1, "c", (str(log_fixture.root / "d"),)), log_fixture.env)
-    await manager.start()
+    manager = await log_fixture.started()
     config = LogConfig(message_timestamp_after_max_ms=MAX_LONG)
     log = manager.create(TopicPartition("t", 0), TOPIC_ID, 5, config)
     log.append_as_leader(batch(b"v", timestamp=START_MS + FAR_AHEAD_MS), 0)
@@ -62,4 +57,3 @@ async def test_a_log_with_a_record_from_the_future_is_named_once_and_counted(log
     assert manager.maintenance.logs_ahead == 1
     manager.delete(TopicPartition("t", 0))
     assert manager.maintenance.logs_ahead == 0
-    manager.close_at_once()

@@ -12,7 +12,7 @@ import pytest
 from anabranch.broker.log import directory_loader, log_manager
 from anabranch.broker.log.layout_history import LayoutEntry
 from anabranch.broker.log.log_config import LogConfig
-from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
+from anabranch.broker.log.log_manager import LogManager
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.paths import CLEAN_SHUTDOWN_MARKER, CLOSED_LOGS
 from anabranch.protocol.types import TopicPartition
@@ -23,12 +23,6 @@ pytestmark = pytest.mark.trio
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 SIZE = len(batch(b"value"))
 CONFIG = LogConfig(segment_bytes=3 * SIZE, index_interval_bytes=SIZE // 2)
-
-
-async def start(log_fixture: LogFixture) -> LogManager:
-    manager = LogManager(LogManagerConfig(1, "c", (str(log_fixture.root / "d"),), CONFIG), log_fixture.env)
-    await manager.start()
-    return manager
 
 
 @pytest.fixture
@@ -74,26 +68,25 @@ def state(log: PartitionLog) -> dict[str, Any]:
 async def test_a_log_is_opened_by_the_facts_as_by_its_files(
     log_fixture: LogFixture, read_logs: list[TopicPartition]
 ) -> None:
-    manager = await start(log_fixture)
+    manager = await log_fixture.started(topic_defaults=CONFIG)
     fill(manager)
     await manager.shutdown()
-    manager = await start(log_fixture)
+    manager = await log_fixture.started(topic_defaults=CONFIG)
     assert read_logs == []
     by_facts = {partition: state(manager.get(partition)) for partition in (A, B)}  # type: ignore[arg-type]
     manager.close_at_once()
     (log_fixture.root / "d" / CLEAN_SHUTDOWN_MARKER).touch()  # an earlier release wrote no facts
-    manager = await start(log_fixture)
+    manager = await log_fixture.started(topic_defaults=CONFIG)
     assert read_logs == [A, B]
     assert {partition: state(manager.get(partition)) for partition in (A, B)} == by_facts  # type: ignore[arg-type]
-    manager.close_at_once()
 
 
 async def test_a_log_that_was_opened_by_the_facts_takes_records_and_is_recovered(log_fixture: LogFixture) -> None:
-    manager = await start(log_fixture)
+    manager = await log_fixture.started(topic_defaults=CONFIG)
     fill(manager)
     before = values(manager.get(A))  # type: ignore[arg-type]
     await manager.shutdown()
-    manager = await start(log_fixture)
+    manager = await log_fixture.started(topic_defaults=CONFIG)
     log = manager.get(A)
     assert log is not None and values(log) == before
     result = log.append_as_leader(idempotent(0), 5)
@@ -103,10 +96,9 @@ async def test_a_log_that_was_opened_by_the_facts_takes_records_and_is_recovered
         log.append_as_leader(batch(b"value"), 6)
     after = values(log)
     manager.close_at_once()  # a crash
-    manager = await start(log_fixture)
+    manager = await log_fixture.started(topic_defaults=CONFIG)
     log = manager.get(A)
     assert log is not None and values(log) == after and log.leader_epoch_cache.latest_epoch == 6
-    manager.close_at_once()
 
 
 def _append(folder: Path) -> None:
@@ -131,56 +123,52 @@ CHANGES: list[Callable[[Path], object]] = [
 async def test_the_files_are_read_if_one_was_changed(
     log_fixture: LogFixture, read_logs: list[TopicPartition], change: Callable[[Path], object]
 ) -> None:
-    manager = await start(log_fixture)
+    manager = await log_fixture.started(topic_defaults=CONFIG)
     fill(manager)
     await manager.shutdown()
     change(log_fixture.root / "d" / "a-0")
-    manager = await start(log_fixture)
+    manager = await log_fixture.started(topic_defaults=CONFIG)
     assert read_logs == [A]
-    manager.close_at_once()
 
 
 async def test_facts_of_an_earlier_stop_are_not_used(log_fixture: LogFixture, read_logs: list[TopicPartition]) -> None:
     folder = log_fixture.root / "d"
-    manager = await start(log_fixture)
+    manager = await log_fixture.started(topic_defaults=CONFIG)
     fill(manager)
     await manager.shutdown()
-    manager = await start(log_fixture)
+    manager = await log_fixture.started(topic_defaults=CONFIG)
     manager.close_at_once()
     (folder / CLEAN_SHUTDOWN_MARKER).write_bytes(b"")  # an earlier release, which does not know the facts, stopped
     assert (folder / CLOSED_LOGS).exists()
-    manager = await start(log_fixture)
+    manager = await log_fixture.started(topic_defaults=CONFIG)
     assert read_logs == [A, B]
-    manager.close_at_once()
 
 
 async def test_after_a_crash_every_log_is_recovered(log_fixture: LogFixture, read_logs: list[TopicPartition]) -> None:
-    manager = await start(log_fixture)
+    manager = await log_fixture.started(topic_defaults=CONFIG)
     fill(manager)
     await manager.shutdown()
-    manager = await start(log_fixture)
+    manager = await log_fixture.started(topic_defaults=CONFIG)
     manager.close_at_once()
-    manager = await start(log_fixture)
+    manager = await log_fixture.started(topic_defaults=CONFIG)
     assert read_logs == [A, B]
-    manager.close_at_once()
 
 
 async def test_a_log_with_unfinished_work_has_no_facts(
     log_fixture: LogFixture, read_logs: list[TopicPartition]
 ) -> None:
-    manager = await start(log_fixture)
+    manager = await log_fixture.started(topic_defaults=CONFIG)
     fill(manager)
     (log_fixture.root / "d" / "a-0" / "00000000000000000003.log.cleaned").touch()
     await manager.shutdown()
-    manager = await start(log_fixture)
+    manager = await log_fixture.started(topic_defaults=CONFIG)
     assert read_logs == [A]
-    manager.close_at_once()
 
 
 async def test_only_the_log_that_cannot_be_described_at_the_stop_is_read_at_the_start(
     log_fixture: LogFixture, read_logs: list[TopicPartition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manager = await start(log_fixture)
+    manager = await log_fixture.started(topic_defaults=CONFIG)
     fill(manager)
     original = log_manager.describe
 
@@ -192,8 +180,7 @@ async def test_only_the_log_that_cannot_be_described_at_the_stop_is_read_at_the_
     with monkeypatch.context() as patch:
         patch.setattr(log_manager, "describe", broken)
         await manager.shutdown()
-    manager = await start(log_fixture)
+    manager = await log_fixture.started(topic_defaults=CONFIG)
     assert read_logs == [A]
     log = manager.get(A)
     assert log is not None and values(log)
-    manager.close_at_once()

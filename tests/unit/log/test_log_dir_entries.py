@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_manager import LogManager
-from anabranch.broker.log.manager_config import LogManagerConfig
 from anabranch.broker.log.unreadable_logs import UnreadableLog
 from anabranch.protocol.types import TopicPartition
 from tests.support.log.log_fixture import TOPIC_ID, LogFixture, batch
@@ -23,7 +22,7 @@ UNIQUE = "0123456789abcdef0123456789abcdef"
 
 
 async def started(log_fixture: LogFixture) -> tuple[LogManager, list[Any]]:
-    manager = LogManager(LogManagerConfig(1, "c", (str(log_fixture.root / "d"),)), log_fixture.env)
+    manager = log_fixture.manager()
     with capture_logs() as events:
         await manager.start(lambda _topic: LogConfig())
     return manager, [event for event in events if event["event"] == "log_dir.entries_ignored"]
@@ -108,7 +107,6 @@ async def test_a_fifo_in_the_place_of_a_file_makes_one_log_unreadable(log_fixtur
     [(partition, unreadable)] = manager.unreadable.items()
     assert partition == T0 and isinstance(unreadable, UnreadableLog)
     assert "not a regular file" in unreadable.error and name in unreadable.error
-    manager.close_at_once()
 
 
 async def test_a_directory_that_may_not_be_read_makes_one_log_unreadable(
@@ -127,7 +125,6 @@ async def test_a_directory_that_may_not_be_read_makes_one_log_unreadable(
     manager, _ = await started(log_fixture)
     assert manager.get(T0) is None and manager.get(T1) is not None
     assert [partition for partition, _ in manager.unreadable.items()] == [T0]
-    manager.close_at_once()
 
 
 async def test_an_index_with_more_entries_than_batches_is_not_read(log_fixture: LogFixture) -> None:

@@ -41,24 +41,6 @@ CHECKPOINT_INTERVALS = (
 A, B = TopicPartition("a", 0), TopicPartition("a-b", 3)
 
 
-def manager_config(
-    log_fixture: LogFixture, *dirs: str, broker_id: int = 1, cluster_id: str = "c", **more: Any
-) -> LogManagerConfig:
-    return LogManagerConfig(
-        broker_id, cluster_id, tuple(str(log_fixture.root / name) for name in dirs or ("d",)), **more
-    )
-
-
-def manager_for(log_fixture: LogFixture, *dirs: str, **config: Any) -> LogManager:
-    return LogManager(manager_config(log_fixture, *dirs, **config), log_fixture.env)
-
-
-async def started(log_fixture: LogFixture, *dirs: str, **config: Any) -> LogManager:
-    manager = manager_for(log_fixture, *dirs, **config)
-    await manager.start()
-    return manager
-
-
 def put(manager: LogManager, partition: TopicPartition, value: bytes) -> int:
     log = manager.get(partition)
     assert log is not None
@@ -68,7 +50,7 @@ def put(manager: LogManager, partition: TopicPartition, value: bytes) -> int:
 
 
 async def test_logs_are_found_again_after_a_shutdown(log_fixture: LogFixture) -> None:
-    manager = await started(log_fixture, "d", "e")
+    manager = await log_fixture.started("d", "e")
     for partition in (A, B):
         manager.create(partition, TOPIC_ID, 7)
         put(manager, partition, b"1")
@@ -76,7 +58,7 @@ async def test_logs_are_found_again_after_a_shutdown(log_fixture: LogFixture) ->
     await manager.shutdown()
     assert (log_fixture.root / "d" / ".kafka_cleanshutdown").exists()
     assert (log_fixture.root / "d" / "meta.properties").read_text() == "#\nbroker.id=1\ncluster.id=c\nversion=0\n"
-    again = manager_for(log_fixture, "d", "e")
+    again = log_fixture.manager("d", "e")
     await again.start(lambda topic: LogConfig(retention_ms=len(topic)))
     assert not (log_fixture.root / "d" / ".kafka_cleanshutdown").exists(), (
         "a crash while loading is not a clean shutdown"
@@ -85,7 +67,6 @@ async def test_logs_are_found_again_after_a_shutdown(log_fixture: LogFixture) ->
     assert found is not None and found.config.retention_ms == 3
     assert found.identity.metadata == LogIdentity(TOPIC_ID, 7)
     assert (found.high_watermark, len(values(found))) == (1, 1)
-    again.close_at_once()
 
 
 async def test_a_log_may_be_created_while_others_are_closed() -> None:
@@ -110,7 +91,7 @@ async def test_a_log_dir_gets_no_clean_shutdown_marker_if_one_of_its_logs_did_no
     log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     """The next start recovers the logs of the dir and finds the acknowledged records."""
-    manager = await started(log_fixture, "d", "e")
+    manager = await log_fixture.started("d", "e")
     for partition in (A, B):
         manager.create(partition, TOPIC_ID, 7)
         for _ in range(3):
@@ -145,20 +126,18 @@ async def test_a_log_dir_gets_no_clean_shutdown_marker_if_one_of_its_logs_did_no
     home = Path(log.directory).parent.name
     assert not (log_fixture.root / home / ".kafka_cleanshutdown").exists()
     assert (log_fixture.root / ("e" if home == "d" else "d") / ".kafka_cleanshutdown").exists()
-    again = await started(log_fixture, "d", "e")
+    again = await log_fixture.started("d", "e")
     found = again.get(A)
     assert found is not None and not found.is_broken and len(values(found)) == 3
-    again.close_at_once()
 
 
 async def test_a_log_dir_in_use_is_refused_and_the_locks_of_others_are_released(log_fixture: LogFixture) -> None:
-    first = await started(log_fixture, "d")
-    second = manager_for(log_fixture, "e", "d")
+    first = await log_fixture.started("d")
+    second = log_fixture.manager("e", "d")
     with pytest.raises(LogDirError, match=r"d is in use by another process.*\.lock"):
         await second.start()
     first.close_at_once()
-    third = await started(log_fixture, "d", "e")
-    third.close_at_once()
+    await log_fixture.started("d", "e")
 
 
 @pytest.mark.parametrize(
@@ -168,25 +147,24 @@ async def test_a_log_dir_in_use_is_refused_and_the_locks_of_others_are_released(
 async def test_a_log_dir_of_another_broker_or_cluster_is_refused(
     log_fixture: LogFixture, settings: dict[str, Any], message: str
 ) -> None:
-    manager = await started(log_fixture)
+    manager = await log_fixture.started()
     await manager.shutdown()
     with pytest.raises(LogDirError, match=message):
-        await manager_for(log_fixture, **settings).start()
-    again = await started(log_fixture)
-    again.close_at_once()
+        await log_fixture.manager(**settings).start()
+    await log_fixture.started()
 
 
 async def test_the_error_for_malformed_meta_properties_names_the_file(log_fixture: LogFixture) -> None:
     (log_fixture.root / "d").mkdir()
     (log_fixture.root / "d" / "meta.properties").write_text("nothing\n")
     with pytest.raises(LogDirError, match=r"d/meta\.properties: broker\.id is missing"):
-        await manager_for(log_fixture).start()
+        await log_fixture.manager().start()
 
 
 async def test_directories_are_removed_outside_of_the_event_loops_thread(
     log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manager = await started(log_fixture, topic_defaults=LogConfig(file_delete_delay_ms=0))
+    manager = await log_fixture.started(topic_defaults=LogConfig(file_delete_delay_ms=0))
     manager.create(A, TOPIC_ID, 7)
     manager.delete(A)
     removers: list[str] = []
@@ -200,15 +178,14 @@ async def test_directories_are_removed_outside_of_the_event_loops_thread(
     await manager.maintenance.remove_deleted()
     assert len(removers) == 1 and removers[0] != threading.current_thread().name
     assert not any(name.endswith("-delete") for name in log_fixture.storage.listdir(str(log_fixture.root / "d")))
-    manager.close_at_once()
 
 
 async def test_retention_and_removal_take_a_bounded_number_of_files_at_a_time(
     log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two pauses a bounded number of files is renamed or removed, however many are due."""
-    manager = await started(
-        log_fixture, topic_defaults=LogConfig(file_delete_delay_ms=0, segment_bytes=100, retention_ms=1)
+    manager = await log_fixture.started(
+        topic_defaults=LogConfig(file_delete_delay_ms=0, segment_bytes=100, retention_ms=1)
     )
     log = manager.create(A, TOPIC_ID, 7)
     segments = 3 * SEGMENTS_DELETED_AT_ONCE
@@ -222,7 +199,6 @@ async def test_retention_and_removal_take_a_bounded_number_of_files_at_a_time(
     assert 0 < max(steps.renames) <= 5 * SEGMENTS_DELETED_AT_ONCE
     await manager.maintenance.remove_deleted()
     assert sum(steps.removals) >= segments and max(steps.removals) <= FILES_REMOVED_AT_ONCE + 5
-    manager.close_at_once()
 
 
 class Steps:
@@ -251,7 +227,7 @@ class Steps:
 
 
 async def test_a_deleted_log_is_gone_at_once_and_its_files_later(log_fixture: LogFixture) -> None:
-    manager = await started(log_fixture, topic_defaults=LogConfig(file_delete_delay_ms=5000))
+    manager = await log_fixture.started(topic_defaults=LogConfig(file_delete_delay_ms=5000))
     manager.create(A, TOPIC_ID, 7)
     put(manager, A, b"1")
     manager.delete(A)
@@ -263,12 +239,11 @@ async def test_a_deleted_log_is_gone_at_once_and_its_files_later(log_fixture: Lo
     log_fixture.clock.ms += 5000
     await manager.maintenance.remove_deleted()
     assert not doomed.exists()
-    manager.close_at_once()
 
 
 async def test_a_log_created_again_shares_nothing_with_the_deleted_one(log_fixture: LogFixture) -> None:
     """KAFKA-12257, 14616, 10548: checkpoints of the old log must not truncate the log of a re-created topic."""
-    manager = await started(log_fixture)
+    manager = await log_fixture.started()
     manager.create(A, TOPIC_ID, 7)
     for _ in range(5):
         put(manager, A, b"old")
@@ -283,18 +258,17 @@ async def test_a_log_created_again_shares_nothing_with_the_deleted_one(log_fixtu
     manager.create(A, other, 8)
     put(manager, A, b"new")
     manager.close_at_once()
-    again = await started(log_fixture)
+    again = await log_fixture.started()
     found = again.get(A)
     assert found is not None
     assert (found.identity.topic_id, found.identity.incarnation, values(found)) == (other, 8, [(0, b"k", b"new")])
     assert [log.partition for log in again.logs()] == [A]
-    again.close_at_once()
 
 
 async def test_checkpoints_are_written_in_the_background(
     log_fixture: LogFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
-    manager = await started(log_fixture)
+    manager = await log_fixture.started()
     log = manager.create(A, TOPIC_ID, 7)
     for _ in range(3):
         put(manager, A, b"1")
@@ -306,7 +280,6 @@ async def test_checkpoints_are_written_in_the_background(
     assert read["recovery-point-offset-checkpoint"] == "0\n1\na 0 3\n"
     assert read["replication-offset-checkpoint"] == "0\n1\na 0 3\n"
     assert read["log-start-offset-checkpoint"] == "0\n1\na 0 2\n"
-    manager.close_at_once()
 
 
 async def run_until(manager: LogManager, condition: Callable[[], bool]) -> None:
@@ -320,7 +293,7 @@ async def run_until(manager: LogManager, condition: Callable[[], bool]) -> None:
 
 
 async def test_flushes_by_count_and_by_time_run_in_the_background(log_fixture: LogFixture) -> None:
-    manager = await started(log_fixture, flush_scheduler_interval_ms=5)
+    manager = await log_fixture.started(flush_scheduler_interval_ms=5)
     by_count = manager.create(A, TOPIC_ID, 7, LogConfig(flush_messages=3))
     by_time = manager.create(B, TOPIC_ID, 7, LogConfig(flush_ms=1000))
     for _ in range(3):
@@ -330,21 +303,19 @@ async def test_flushes_by_count_and_by_time_run_in_the_background(log_fixture: L
     assert by_time.recovery_point == 0
     log_fixture.clock.ms += 1000
     await run_until(manager, lambda: by_time.recovery_point == 3)
-    manager.close_at_once()
 
 
 async def test_the_identity_of_new_logs_is_synced_in_the_background(log_fixture: LogFixture) -> None:
-    manager = await started(log_fixture)
+    manager = await log_fixture.started()
     for partition in (A, B):
         manager.create(partition, TOPIC_ID, 7)
         put(manager, partition, b"1")
     await run_until(manager, lambda: len(log_fixture.storage.synced) == 2)
     assert log_fixture.storage.synced == [PARTITION_METADATA] * 2
-    manager.close_at_once()
 
 
 async def test_retention_and_compaction_run_in_the_background(log_fixture: LogFixture) -> None:
-    manager = await started(log_fixture, retention_check_interval_ms=5, cleaner_backoff_ms=5)
+    manager = await log_fixture.started(retention_check_interval_ms=5, cleaner_backoff_ms=5)
     expiring = manager.create(A, TOPIC_ID, 7, LogConfig(retention_ms=1000))
     compacted = manager.create(B, TOPIC_ID, 7, LogConfig(cleanup_policy=("compact",)))
     for value in (b"1", b"2", b"3"):
@@ -359,32 +330,30 @@ async def test_retention_and_compaction_run_in_the_background(log_fixture: LogFi
 
 
 async def test_idle_producers_are_forgotten(log_fixture: LogFixture, autojump_clock: trio.testing.MockClock) -> None:
-    manager = await started(log_fixture, producer_id_expiration_ms=1000, producer_id_expiration_check_interval_ms=1000)
+    manager = await log_fixture.started(producer_id_expiration_ms=1000, producer_id_expiration_check_interval_ms=1000)
     log = manager.create(A, TOPIC_ID, 7)
     log.append_as_leader(batch(b"1", producer_id=9, producer_epoch=0, base_sequence=0), 0)
     log_fixture.clock.ms += 1000
     with trio.move_on_after(2):
         await manager.run()
     assert log.producers.producers == {}
-    manager.close_at_once()
 
 
 async def test_a_changed_producer_expiration_applies_at_once(log_fixture: LogFixture) -> None:
-    manager = await started(log_fixture, producer_id_expiration_ms=1_000_000)
+    manager = await log_fixture.started(producer_id_expiration_ms=1_000_000)
     log = manager.create(A, TOPIC_ID, 7)
     log.append_as_leader(batch(b"1", producer_id=4, producer_epoch=0, base_sequence=0), 0)
     log_fixture.clock.ms += 5_000
     await manager.maintenance.expire_producers()
     assert list(log.producers.producers) == [4]
-    manager.reconfigure(manager_config(log_fixture, producer_id_expiration_ms=5_000))
+    manager.reconfigure(log_fixture.config(producer_id_expiration_ms=5_000))
     await manager.maintenance.expire_producers()
     assert list(log.producers.producers) == []
-    manager.close_at_once()
 
 
 async def test_a_changed_cleaner_backoff_applies_at_once(log_fixture: LogFixture) -> None:
     """The present pause has the old length, which may be a day."""
-    manager = await started(log_fixture, cleaner_backoff_ms=86_400_000)
+    manager = await log_fixture.started(cleaner_backoff_ms=86_400_000)
     log = manager.create(A, TOPIC_ID, 7, LogConfig(cleanup_policy=("compact",)))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(manager.cleaner.run)
@@ -392,17 +361,16 @@ async def test_a_changed_cleaner_backoff_applies_at_once(log_fixture: LogFixture
         for value in (b"1", b"2"):
             put(manager, A, value)
         log.roll()
-        manager.reconfigure(manager_config(log_fixture, cleaner_backoff_ms=86_000_000))
+        manager.reconfigure(log_fixture.config(cleaner_backoff_ms=86_000_000))
         with trio.fail_after(30):
             while len(values(log)) > 1:
                 await trio.sleep(0.001)  # polls: the cleaner syncs in a thread
         nursery.cancel_scope.cancel()
     assert values(log) == [(1, b"k", b"2")]
-    manager.close_at_once()
 
 
 async def test_creating_on_a_full_disk_is_a_storage_error(log_fixture: LogFixture) -> None:
-    manager = await started(log_fixture)
+    manager = await log_fixture.started()
     log_fixture.storage.full = True
     with pytest.raises(KafkaError) as caught:
         manager.create(A, TOPIC_ID, 7)
@@ -412,18 +380,16 @@ async def test_creating_on_a_full_disk_is_a_storage_error(log_fixture: LogFixtur
     manager.create(A, TOPIC_ID, 7)
     with pytest.raises(ValueError, match="a-0 has a log already"):
         manager.create(A, TOPIC_ID, 7)
-    manager.close_at_once()
 
 
 async def test_log_dirs_are_described(log_fixture: LogFixture) -> None:
-    manager = await started(log_fixture)
+    manager = await log_fixture.started()
     manager.create(A, TOPIC_ID, 7)
     put(manager, A, b"1")
     (described,) = manager.log_dirs()
     assert described.path == str(log_fixture.root / "d")
     assert described.size_bytes == {A: len(batch(b"1"))}
     assert 0 < described.usable_bytes <= described.total_bytes
-    manager.close_at_once()
 
 
 async def test_configurations_are_read_by_kafkas_keys() -> None:
@@ -436,7 +402,7 @@ async def test_configurations_are_read_by_kafkas_keys() -> None:
 
 async def test_a_truncation_lowers_the_recovery_point_on_disk_at_once(log_fixture: LogFixture) -> None:
     """Unsynced records appended after the truncation must not be below the recovery point after a crash."""
-    manager = await started(log_fixture)
+    manager = await log_fixture.started()
     log = manager.create(A, TOPIC_ID, 7)
     for value in (b"1", b"2", b"3"):
         put(manager, A, value)
@@ -447,14 +413,13 @@ async def test_a_truncation_lowers_the_recovery_point_on_disk_at_once(log_fixtur
     assert directory.read_checkpoints()[A].recovery_point == 3
     log.truncate_to(1)
     assert directory.read_checkpoints()[A].recovery_point == 1
-    manager.close_at_once()
 
 
 async def test_checkpoints_of_other_log_dirs_are_written_while_one_refuses_writes(
     log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
 ) -> None:
     log_fixture.env.clock = LoopClock()
-    manager = await started(log_fixture, "d", "e", **dict.fromkeys(CHECKPOINT_INTERVALS, 100))
+    manager = await log_fixture.started("d", "e", **dict.fromkeys(CHECKPOINT_INTERVALS, 100))
     for partition in (A, B):
         manager.create(partition, TOPIC_ID, 7, LogConfig(segment_bytes=300, file_delete_delay_ms=0))
         for _ in range(10):
@@ -478,7 +443,6 @@ async def test_checkpoints_of_other_log_dirs_are_written_while_one_refuses_write
     for name in ("replication-offset-checkpoint", "log-start-offset-checkpoint", "recovery-point-offset-checkpoint"):
         assert (working / name).exists() and not (refusing / name).exists()
     assert not list(log_fixture.root.rglob("*.deleted"))
-    manager.close_at_once()
 
 
 class SlowlyReadable:
@@ -501,7 +465,7 @@ class SlowlyReadable:
 
 
 async def manager_that_opens_again(log_fixture: LogFixture, slowly: SlowlyReadable) -> LogManager:
-    before = LogManager(LogManagerConfig(1, "c", (str(log_fixture.root / "d"),)), log_fixture.env)
+    before = log_fixture.manager()
     slowly.calls = 1
     slowly.may_open.set()
     await before.start()
@@ -509,7 +473,7 @@ async def manager_that_opens_again(log_fixture: LogFixture, slowly: SlowlyReadab
     put(before, A, b"1")
     before.close_at_once()
     slowly.calls, slowly.may_open, slowly.is_opening = 0, trio.Event(), trio.Event()
-    manager = await started(log_fixture)
+    manager = await log_fixture.started()
     assert manager.get(A) is None
     return manager
 
@@ -529,7 +493,6 @@ async def test_a_log_that_is_being_opened_again_is_not_created(
         slowly.may_open.set()
     found = manager.get(A)
     assert found is not None and [value for _, _, value in values(found)] == [b"1"]
-    manager.close_at_once()
 
 
 async def test_a_log_that_is_deleted_while_it_is_opened_again_stays_deleted(
@@ -545,4 +508,3 @@ async def test_a_log_that_is_deleted_while_it_is_opened_again_stays_deleted(
     assert manager.get(A) is None
     manager.create(A, TOPIC_ID, 8)
     assert put(manager, A, b"2") == 0
-    manager.close_at_once()

@@ -14,7 +14,7 @@ import trio.testing
 from anabranch.broker.log.checkpoint_files import LogIdentity
 from anabranch.broker.log.layout_history import LayoutEntry
 from anabranch.broker.log.log_config import LogConfig
-from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
+from anabranch.broker.log.log_manager import LogManager
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.paths import PARTITION_METADATA, parse_future_directory_name
 from anabranch.broker.log.repeated_batches import Answer, ProducerConnection
@@ -28,16 +28,8 @@ T = TopicPartition("t", 0)
 DEADLINE_S = 10
 
 
-def manager_for(log_fixture: LogFixture) -> LogManager:
-    paths = (str(log_fixture.root / "d"), str(log_fixture.root / "e"))
-    config = LogManagerConfig(1, "c", paths, topic_defaults=LogConfig(segment_bytes=400))
-    return LogManager(config, log_fixture.env)
-
-
 async def started(log_fixture: LogFixture) -> LogManager:
-    manager = manager_for(log_fixture)
-    await manager.start()
-    return manager
+    return await log_fixture.started("d", "e", topic_defaults=LogConfig(segment_bytes=400))
 
 
 def put(manager: LogManager, *contents: bytes, leader_epoch: int = 0) -> None:
@@ -175,7 +167,6 @@ async def test_a_moved_log_is_found_after_a_restart(log_fixture: LogFixture) -> 
     again = await started(log_fixture)
     assert log_of(again).directory == f"{target}/t-0"
     assert values(log_of(again)) == [*expected, (30, b"k", b"after")]
-    again.close_at_once()
 
 
 async def test_records_written_during_a_move_are_copied(
@@ -277,7 +268,6 @@ async def test_a_move_back_or_a_deletion_cancels_the_move(log_fixture: LogFixtur
     manager.moves.request(T, other_dir(log_fixture, manager))
     manager.delete(T)
     assert list(manager.moves.futures()) == []
-    manager.close_at_once()
 
 
 async def test_a_move_whose_copy_was_interrupted_by_a_crash_starts_again(log_fixture: LogFixture) -> None:
@@ -296,7 +286,6 @@ async def test_a_move_whose_copy_was_interrupted_by_a_crash_starts_again(log_fix
         await until(lambda: log_of(again) is not before)
         nursery.cancel_scope.cancel()
     assert log_of(again).directory == f"{target}/t-0"
-    again.close_at_once()
 
 
 async def test_after_a_crash_between_the_two_renames_the_copy_is_the_log(log_fixture: LogFixture) -> None:
@@ -310,4 +299,3 @@ async def test_after_a_crash_between_the_two_renames_the_copy_is_the_log(log_fix
     again = await started(log_fixture)
     assert log_of(again).directory == str(moved)
     assert values(log_of(again)) == [(0, b"k", b"1"), (1, b"k", b"2")]
-    again.close_at_once()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
+from anabranch.broker.log.log_manager import LogDirError, LogManager
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
@@ -19,20 +19,9 @@ pytestmark = pytest.mark.trio
 A, B, C = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("c", 0)
 
 
-def manager_for(log_fixture: LogFixture, background: Background | None = None) -> LogManager:
-    dirs = (str(log_fixture.root / "d"), str(log_fixture.root / "e"))
-    return LogManager(LogManagerConfig(1, "c", dirs), log_fixture.env, background)
-
-
-async def started(log_fixture: LogFixture, background: Background | None = None) -> LogManager:
-    manager = manager_for(log_fixture, background)
-    await manager.start()
-    return manager
-
-
 async def filled(log_fixture: LogFixture) -> None:
     """Create a log in each of a broker's two dirs, and stop the broker."""
-    manager = await started(log_fixture)
+    manager = await log_fixture.started("d", "e")
     for partition in (A, B):
         log = manager.create(partition, TOPIC_ID, 7)
         log.append_as_leader(batch(b"1"), 0)
@@ -65,7 +54,7 @@ async def test_a_broker_starts_without_a_log_dir_that_is_lost(log_fixture: LogFi
     await filled(log_fixture)
     lose(log_fixture.root / "d")
     background = Background(log_fixture.clock)
-    manager = await started(log_fixture, background)
+    manager = await log_fixture.started("d", "e", background=background)
     assert manager.get(A) is None and manager.get(B) is not None
     assert [(Path(shown.path).name, shown.is_lost) for shown in manager.log_dirs()] == [("e", False), ("d", True)]
     assert code_of_create(manager, A, is_new=False) is ErrorCode.KAFKA_STORAGE_ERROR, "the records may be in d"
@@ -73,10 +62,9 @@ async def test_a_broker_starts_without_a_log_dir_that_is_lost(log_fixture: LogFi
     assert "log-dir" in background.describe()[0] and "/d" in background.describe()[0]
     await manager.shutdown()
     find(log_fixture.root / "d")
-    again = await started(log_fixture)
+    again = await log_fixture.started("d", "e")
     found = again.get(A)
     assert found is not None and len(values(found)) == 1
-    again.close_at_once()
 
 
 async def test_a_broker_whose_log_dirs_are_all_lost_does_not_start(log_fixture: LogFixture) -> None:
@@ -84,7 +72,7 @@ async def test_a_broker_whose_log_dirs_are_all_lost_does_not_start(log_fixture: 
     for name in "de":
         lose(log_fixture.root / name)
     with pytest.raises(LogDirError, match=r"no log dir can be used: .*/d cannot be used.*/e cannot be used"):
-        await manager_for(log_fixture).start()
+        await log_fixture.manager("d", "e").start()
 
 
 async def test_a_log_dir_whose_contents_cannot_be_listed_is_lost(
@@ -99,9 +87,8 @@ async def test_a_log_dir_whose_contents_cannot_be_listed_is_lost(
         return really_listdir(path)
 
     monkeypatch.setattr(log_fixture.storage, "listdir", listdir)
-    manager = await started(log_fixture)
+    manager = await log_fixture.started("d", "e")
     assert manager.get(A) is None and manager.get(B) is not None
-    manager.close_at_once()
 
 
 async def test_other_logs_are_served_while_one_is_unreadable(log_fixture: LogFixture) -> None:
@@ -109,16 +96,15 @@ async def test_other_logs_are_served_while_one_is_unreadable(log_fixture: LogFix
     damaged = log_fixture.root / "d" / "a-0" / "00000000000000000000.log"
     lose(damaged)
     background = Background(log_fixture.clock)
-    manager = await started(log_fixture, background)
+    manager = await log_fixture.started("d", "e", background=background)
     assert manager.get(A) is None and manager.get(B) is not None
     assert not any(shown.is_lost for shown in manager.log_dirs())
     assert code_of_create(manager, A) is ErrorCode.KAFKA_STORAGE_ERROR
     assert "log a-0: unreadable" in background.describe()[0]
     await manager.shutdown()
     find(damaged)
-    again = await started(log_fixture)
+    again = await log_fixture.started("d", "e")
     assert again.get(A) is not None
-    again.close_at_once()
 
 
 @pytest.mark.parametrize("deleted", [True, False])
@@ -126,14 +112,13 @@ async def test_an_unreadable_log_is_replaced_by_a_later_incarnation(log_fixture:
     """The unreadable log was deleted, or belongs to an earlier incarnation than the new log."""
     await filled(log_fixture)
     lose(log_fixture.root / "d" / "a-0" / "00000000000000000000.log")
-    manager = await started(log_fixture)
+    manager = await log_fixture.started("d", "e")
     if deleted:
         manager.delete(A)
     assert code_of_create(manager, A, 8) is ErrorCode.NONE
     log = manager.get(A)
     assert log is not None and values(log) == []
     assert len([name for log_dir in "de" for name in (log_fixture.root / log_dir).glob("a-0.*-delete")]) == 1
-    manager.close_at_once()
 
 
 async def test_a_log_that_lacked_a_descriptor_at_the_start_is_opened_later(
@@ -150,7 +135,7 @@ async def test_a_log_that_lacked_a_descriptor_at_the_start_is_opened_later(
 
     monkeypatch.setattr(log_fixture.storage, "open", open_file)
     (log_fixture.root / "d" / ".kafka_cleanshutdown").unlink()
-    manager = manager_for(log_fixture)
+    manager = log_fixture.manager("d", "e")
     notified: list[bool] = []
     manager.on_room_changed = notified.append
     await manager.start()
@@ -160,14 +145,12 @@ async def test_a_log_that_lacked_a_descriptor_at_the_start_is_opened_later(
     out_of_descriptors = False
     await manager.open_again()
     assert manager.get(A) is not None and notified == [False], "the controller sends its requests again"
-    manager.close_at_once()
 
 
 async def two_incarnations(log_fixture: LogFixture, later_in: str) -> None:
     """Create incarnations 7 and 9 of a partition, one in each dir, as after a removal while one dir was lost."""
     for name in ("d", "e"):
-        manager = LogManager(LogManagerConfig(1, "c", (str(log_fixture.root / name),)), log_fixture.env)
-        await manager.start()
+        manager = await log_fixture.started(name)
         manager.create(A, TOPIC_ID, 9 if later_in == name else 7).append_as_leader(batch(b"1"), 0)
         await manager.shutdown()
 
@@ -180,7 +163,7 @@ async def test_the_later_of_two_incarnations_in_two_dirs_stays(
     await two_incarnations(log_fixture, later_in)
     if unreadable is not None:
         lose(log_fixture.root / unreadable / "a-0" / "00000000000000000000.log")
-    manager = await started(log_fixture)
+    manager = await log_fixture.started("d", "e")
     log = manager.get(A)
     if unreadable == later_in:
         assert log is None, "the later incarnation is unreadable, and is not replaced"
@@ -189,7 +172,6 @@ async def test_the_later_of_two_incarnations_in_two_dirs_stays(
         assert log is not None and log.identity.incarnation == 9
         assert Path(log.directory).parent.name == later_in
     assert len([name for log_dir in "de" for name in (log_fixture.root / log_dir).glob("a-0.*-delete")]) == 1
-    manager.close_at_once()
 
 
 async def test_a_second_copy_of_an_unreadable_log_whose_incarnation_is_not_known_is_refused(
@@ -198,7 +180,7 @@ async def test_a_second_copy_of_an_unreadable_log_whose_incarnation_is_not_known
     await two_incarnations(log_fixture, "e")
     lose(log_fixture.root / "d" / "a-0" / "00000000000000000000.log")
     (log_fixture.root / "d" / "a-0" / "partition.metadata").unlink()
-    manager = manager_for(log_fixture)
+    manager = log_fixture.manager("d", "e")
     with pytest.raises(LogDirError, match=r"a-0 is in .*/e/a-0 and in .*/d/a-0: move one of them out of the log dirs"):
         await manager.start()
 
@@ -211,22 +193,21 @@ async def test_a_copy_does_not_replace_its_log_while_the_log_is_unreadable(log_f
     shutil.copytree(log_fixture.root / "d" / "a-0", copy)
     (copy / "00000000000000000000.log").write_bytes(b"")
     lose(log_fixture.root / lost)
-    manager = await started(log_fixture)
+    manager = await log_fixture.started("d", "e")
     assert manager.get(A) is None
     assert code_of_create(manager, A, is_new=False) == ErrorCode.KAFKA_STORAGE_ERROR
     manager.close_at_once()
     find(log_fixture.root / lost)
-    manager = await started(log_fixture)
+    manager = await log_fixture.started("d", "e")
     log = manager.get(A)
     assert log is not None and len(values(log)) == 1
-    manager.close_at_once()
 
 
 async def test_a_log_that_lacked_a_descriptor_keeps_its_checkpoints_and_is_not_clean(
     log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an orderly stop an unrecovered log does not count as clean, and deleted records stay deleted."""
-    manager = await started(log_fixture)
+    manager = await log_fixture.started("d", "e")
     log = manager.create(A, TOPIC_ID, 7)
     for value in (b"1", b"2"):
         log.append_as_leader(batch(value), 0)
@@ -243,11 +224,10 @@ async def test_a_log_that_lacked_a_descriptor_keeps_its_checkpoints_and_is_not_c
 
     with monkeypatch.context() as patch:
         patch.setattr(log_fixture.storage, "read_bytes", refuse)
-        manager = await started(log_fixture)
+        manager = await log_fixture.started("d", "e")
         assert manager.get(A) is None
     await manager.shutdown()
     assert not (log_fixture.root / "d" / ".kafka_cleanshutdown").exists()
-    manager = await started(log_fixture)
+    manager = await log_fixture.started("d", "e")
     again = manager.get(A)
     assert again is not None and (again.log_start_offset, again.recovery_point) == (1, 0)
-    manager.close_at_once()

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from anabranch.broker.log.log_config import LogConfig
-from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
+from anabranch.broker.log.log_manager import LogManager
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.time_search import TimeSearch
 from anabranch.protocol.types import TopicPartition
@@ -54,11 +54,7 @@ def read(log: PartitionLog, offset: int) -> FileRange:
 
 
 async def start(log_fixture: LogFixture, limit: int) -> LogManager:
-    manager = LogManager(
-        LogManagerConfig(1, "c", (str(log_fixture.root / "d"),), CONFIG, open_segments=limit), log_fixture.env
-    )
-    await manager.start()
-    return manager
+    return await log_fixture.started(topic_defaults=CONFIG, open_segments=limit)
 
 
 async def test_flushed_segments_are_closed(log_fixture: LogFixture) -> None:
@@ -70,7 +66,6 @@ async def test_flushed_segments_are_closed(log_fixture: LogFixture) -> None:
     await log.flush()
     assert descriptors() <= before + 1
     assert indexes_in_memory(log) <= 3, "the indexes of the segment that takes appends"
-    manager.close_at_once()
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -93,7 +88,6 @@ async def test_a_log_has_no_open_files_before_it_is_used(log_fixture: LogFixture
     await log.flush()
     assert len(files_of(log_fixture)) == 1
     assert len(values(log)) == 2 * SEGMENTS + 1
-    manager.close_at_once()
 
 
 def open_files() -> list[str]:
@@ -123,7 +117,6 @@ async def test_readers_keep_a_bounded_number_of_segments_open_over_all_logs(log_
     manager.delete(A)
     manager.delete(B)
     assert len(manager.open_segments) == 0
-    manager.close_at_once()
 
 
 async def test_a_range_that_is_being_sent_keeps_its_file(log_fixture: LogFixture) -> None:
@@ -139,7 +132,6 @@ async def test_a_range_that_is_being_sent_keeps_its_file(log_fixture: LogFixture
     assert first.read() == expected
     del first
     assert descriptors() < before
-    manager.close_at_once()
 
 
 async def test_a_segment_that_is_not_synced_stays_open(log_fixture: LogFixture) -> None:
@@ -153,7 +145,6 @@ async def test_a_segment_that_is_not_synced_stays_open(log_fixture: LogFixture) 
     assert descriptors() == before + 5
     await log.flush()
     assert descriptors() <= before + 2
-    manager.close_at_once()
 
 
 async def test_a_log_without_recent_appends_holds_no_descriptor(log_fixture: LogFixture) -> None:
@@ -173,7 +164,6 @@ async def test_a_log_without_recent_appends_holds_no_descriptor(log_fixture: Log
     assert descriptors() == before
     fill(log, 1)
     assert len(values(log)) == 4
-    manager.close_at_once()
 
 
 async def test_a_log_that_had_deleted_segments_before_it_was_hosted_is_asked_for_files_to_remove(
@@ -187,7 +177,6 @@ async def test_a_log_that_had_deleted_segments_before_it_was_hosted_is_asked_for
     manager.create(A, TOPIC_ID, 1)
     await manager.maintenance.remove_deleted()
     assert asked == [A]
-    manager.close_at_once()
 
 
 async def test_only_logs_with_deleted_segments_are_asked_for_files_to_remove(
@@ -214,4 +203,3 @@ async def test_only_logs_with_deleted_segments_are_asked_for_files_to_remove(
     asked.clear()
     await manager.maintenance.remove_deleted()
     assert asked == []
-    manager.close_at_once()

@@ -14,7 +14,6 @@ import trio.testing
 from anabranch.broker.log import producer_rebuild
 from anabranch.broker.log.cold_reads import ColdError
 from anabranch.broker.log.log_config import LogConfig
-from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.producer_rebuild import STEPS_AT_ONCE, catch_up
 from anabranch.broker.log.producer_state import ProducerState
@@ -196,8 +195,7 @@ async def test_the_log_manager_continues_the_rebuild_once_there_are_descriptors(
 ) -> None:
     """Each retry comes after a longer pause."""
     background = Background(log_fixture.clock)
-    manager = LogManager(LogManagerConfig(1, "c", (str(log_fixture.root / "d"),)), log_fixture.env, background)
-    await manager.start()
+    manager = await log_fixture.started(background=background)
     log = manager.create(PARTITION, TOPIC_ID, 7)
     for number in range(BATCHES):
         log.append_as_leader(idempotent(number), 0)
@@ -217,4 +215,3 @@ async def test_the_log_manager_continues_the_rebuild_once_there_are_descriptors(
         nursery.cancel_scope.cancel()
     assert log.rebuild is None and log.producers.map_end_offset == log.log_end_offset
     assert not background.failing()
-    manager.close_at_once()
