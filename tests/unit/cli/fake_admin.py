@@ -13,6 +13,8 @@ from anabranch.client.admin.types import (
     ClusterDescription,
     ConfigEntry,
     ConfigSource,
+    FeatureMetadata,
+    FeatureUpdate,
     GroupDescription,
     GroupListing,
     GroupPosition,
@@ -29,6 +31,7 @@ from anabranch.client.admin.types import (
 from anabranch.client.cluster import Node, PartitionInfo
 from anabranch.client.group.coordinator_link import OffsetAndMetadata
 from anabranch.client.net.offsets import EpochEnd, OffsetAndTimestamp
+from anabranch.ordered_resize.autoscale import Measured
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.zk_schemas.partition_state import LineageEntry
 
@@ -83,6 +86,14 @@ class FakeAdmin:
     """By partition, the time of the record at any offset. The leader of a partition without a key does not answer."""
     retained: Mapping[int, RetainedOnReplica] | None = field(default_factory=dict)
     """By partition, the records that the leader retains. With None the leader does not answer."""
+    knows_positions: bool = True
+    """Whether the coordinator knows the API of positions."""
+    measured: Measured = field(default_factory=lambda: Measured(10 << 20, 2_000, 5_000))
+    """The appends that autoscaling judges."""
+    features: FeatureMetadata | None = None
+    update_refusals: Mapping[str, KafkaError] = field(default_factory=dict)
+    """Refused updates, by feature."""
+    controller: int = 1
 
     def __call__(self, **config: Any) -> FakeAdmin:
         """Take the place of the class, so that every command gets this client."""
@@ -137,9 +148,31 @@ class FakeAdmin:
                 False,
                 False,
             )
-            for name, value in values.items()
+            for name, value in {**values, **self.configs}.items()
         }
         return dict.fromkeys(topics, entries)
+
+    async def describe_loggers(self, broker: int) -> Any:
+        raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no broker {broker}")
+
+    async def alter_loggers(self, broker: int, levels: Any) -> None:
+        await self.describe_loggers(broker)
+
+    async def measured_appends(self, topic: str) -> Measured:
+        return self.measured
+
+    async def describe_features(self, *, broker: int | None = None) -> FeatureMetadata:
+        if broker is not None:
+            self.calls.append(("features of broker", broker, False))
+        assert self.features is not None
+        return self.features
+
+    async def update_features(
+        self, updates: Mapping[str, FeatureUpdate], *, validate_only: bool
+    ) -> dict[str, KafkaError | None]:
+        asked = {name: f"{update.max_version_level} {update.type.name}" for name, update in updates.items()}
+        self.calls.append(("features", asked, validate_only))
+        return {name: self.update_refusals.get(name) for name in updates}
 
     async def incremental_alter_configs(self, *, topics: Any, validate_only: bool = False) -> None:
         self.calls.append(("configs", topics, validate_only))
@@ -201,18 +234,20 @@ class FakeAdmin:
         return {TopicPartition("t", p): OffsetAndMetadata(offset) for p, offset in self.groups[group].items()}
 
     async def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        self.calls.append(("offsets", group, dict(offsets)))
+        self.calls.append(("offsets", {group: {tp.partition: offset for tp, offset in offsets.items()}}, False))
         if self.members:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the group does not know this member")
 
     async def group_positions(self, group: str, partitions: Iterable[TopicPartition]) -> Any:
+        if not self.knows_positions:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
         return {
             tp: GroupPosition(self.positions.get(tp.partition, -1), False, self.owner_reports.get(tp.partition))
             for tp in partitions
         }
 
     async def describe_cluster(self) -> Any:
-        return ClusterDescription("fake", 1, (Node(1, "localhost", 9092),))
+        return ClusterDescription("fake", self.controller, (Node(1, "localhost", 9092),))
 
     async def cluster(self, topics: Iterable[str]) -> None:
         """Replace ``LogReader.cluster``: no metadata is needed."""

@@ -9,28 +9,23 @@ import pytest
 from anabranch.cli.own_command import own_command
 
 
-@pytest.fixture
-def bin(tmp_path: Path) -> Path:
+@pytest.mark.parametrize(
+    ("on_path", "python", "working", "shown"),
+    [
+        ("{bin}/anabranch", "{bin}/python", "/", "anabranch"),
+        (None, "{bin}/python", "{root}", ".venv/bin/anabranch"),
+        (None, "{bin}/python", "/somewhere/else", "{bin}/anabranch"),
+        ("{root}/anabranch", "{bin}/python", "{root}", ".venv/bin/anabranch"),
+        (None, "{root}/other/my python", "/", "'{root}/other/my python' -m anabranch.cli.main"),
+    ],
+    ids=["on the path", "not on the path", "from elsewhere", "another installation on the path", "no script installed"],
+)
+def test_the_command_is_shown_as_it_can_be_typed(
+    tmp_path: Path, on_path: str | None, python: str, working: str, shown: str
+) -> None:
     bin = tmp_path / ".venv" / "bin"
     bin.mkdir(parents=True)
-    (bin / "anabranch").touch()
-    return bin
-
-
-def test_the_command_name_is_shown_when_the_path_leads_to_this_installation(bin: Path) -> None:
-    assert own_command(str(bin / "anabranch"), str(bin / "python"), "/") == "anabranch"
-
-
-def test_a_file_path_is_shown_when_the_command_is_not_on_the_path(bin: Path, tmp_path: Path) -> None:
-    assert own_command(None, str(bin / "python"), str(tmp_path)) == ".venv/bin/anabranch"
-    assert own_command(None, str(bin / "python"), "/somewhere/else") == str(bin / "anabranch")
-
-
-def test_a_file_path_is_shown_when_the_path_leads_to_another_installation(bin: Path, tmp_path: Path) -> None:
-    other = tmp_path / "anabranch"
-    other.touch()
-    assert own_command(str(other), str(bin / "python"), str(tmp_path)) == ".venv/bin/anabranch"
-
-
-def test_the_module_is_shown_when_no_script_is_installed(tmp_path: Path) -> None:
-    assert own_command(None, f"{tmp_path}/my python", "/") == f"'{tmp_path}/my python' -m anabranch.cli.main"
+    for file in (bin / "anabranch", tmp_path / "anabranch"):
+        file.touch()
+    given = [each and each.format(bin=bin, root=tmp_path) for each in (on_path, python, working)]
+    assert own_command(*given) == shown.format(bin=bin, root=tmp_path)  # type: ignore[arg-type]

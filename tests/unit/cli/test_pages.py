@@ -2,7 +2,7 @@
 
 A page has blocks: ``# rule``, then commands as ``> state: command line``, each followed by what it printed, indented.
 ``status`` is the exit status unless it is 0, ``!`` begins a line on stderr, and ``=`` a change that was requested or
-validated. JSON has one line a field or row. ``STATES`` has the topic of each state.
+validated. JSON has one line a field or row. ``STATES`` has the topic of each state. ``features.txt`` is of KIP-584.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from typing import Any
 import pytest
 
 from anabranch import ErrorCode, KafkaError, TopicPartition
+from anabranch.cli import features
 from anabranch.client.admin.types import (
+    FeatureMetadata,
+    LevelRange,
     MemberDescription,
     ResizeGoal,
     RetainedOnReplica,
@@ -40,6 +43,13 @@ def member(name: str, *partitions: int, **more: Any) -> MemberDescription:
     return MemberDescription(f"m-{name}", None, name, "/127.0.0.1", owned, **more)
 
 
+KNOWN = FeatureMetadata(
+    supported={"groups": LevelRange(1, 3), "schema": LevelRange(1, 1)},
+    finalized={"groups": LevelRange(1, 2), "gone": LevelRange(1, 4)},
+    epoch=7,
+)
+UNFIT = refused(ErrorCode.FEATURE_UPDATE_FAILED, "broker 2 supports no level of it")
+BEGUN: dict[str, Any] = {"groups": {"g": {0: 3}}, "ends": dict.fromkeys(range(4), (2, 10))}
 GROWN = {"undeleted": 6, "total": 6, "version": 1}
 COMPACTED = {**GROWN, "configs": {"cleanup.policy": "compact"}}
 NEVER_EXPIRES = refused(ErrorCode.POLICY_VIOLATION, "t: Its records never expire; set delete.records.when.drained=true")
@@ -162,6 +172,19 @@ STATES: dict[str, dict[str, Any]] = {
         "ends": {0: (0, FAR), 1: (0, FAR)},
         "written_at": {1: int(NOW_S * 1000) - 12_000},
     },
+    "automatic": {"configs": {"autoscale.enable": "true"}},
+    "offline": {"without_leader": frozenset({3})},
+    "idle": BEGUN,
+    "busy": {**BEGUN, "members": (member("c"),)},
+    "positions-unknown": {
+        **SHRUNK,
+        "groups": {"g": {1: 140, 5: 20}},
+        "positions": {5: 40},
+        "knows_positions": False,
+    },
+    "features": {"features": KNOWN},
+    "features-refused": {"features": KNOWN, "update_refusals": {"schema": UNFIT}},
+    "features-no-controller": {"features": KNOWN, "controller": -1},
     "expired": {"groups": {"g": {0: 7}}, "ends": {0: (100, 100), 1: (0, 500), 2: (0, 0)}},
 }
 
@@ -183,15 +206,21 @@ def fields(found: Any) -> Iterator[str]:
         yield from (f"  {json.dumps(row)}" for row in rows or ())
 
 
+def unboxed(err: str) -> list[str]:
+    """The lines of standard error, or the sentence in the box that the parser of arguments draws."""
+    lines = [line.strip("│ ") for line in err.splitlines() if line[:1] not in ("╭", "╰")]
+    return [" ".join(lines)] if "╭" in err else err.splitlines()
+
+
 def shown(run: Run, line: str) -> list[str]:
     """Run one command line ``> state: command``, and return it with what it printed."""
     state, _, command = line.removeprefix("> ").partition(": ")
     admin = FakeAdmin(**STATES[state])
     status, out, err = run(admin, *shlex.split(command))
     lines = [f"status {status}"] if status else []
-    if "--json" in command and out:
+    if "--json" in command and out.strip() not in ("", "[]"):
         out = "\n".join(fields(json.loads(out)))
-    lines += out.splitlines() + [f"! {text}" for text in err.splitlines()]
+    lines += out.splitlines() + [f"! {text}" for text in unboxed(err)]
     lines += [f"= {kind} {values}{' (validated)' if validated else ''}" for kind, values, validated in admin.calls]
     return [line, *(f"  {text}".rstrip() for text in lines)]
 
@@ -199,4 +228,5 @@ def shown(run: Run, line: str) -> list[str]:
 @pytest.mark.parametrize("steps", list(blocks()))
 def test_a_command_prints_its_page(run: Run, monkeypatch: pytest.MonkeyPatch, steps: list[str]) -> None:
     monkeypatch.setattr(group_lag.time, "time", lambda: NOW_S)
+    monkeypatch.setattr(features, "RELEASE", {"groups": 3, "schema": 1})
     assert [text for line in steps if line.startswith("> ") for text in shown(run, line)] == steps

@@ -1,8 +1,9 @@
-"""The display while a command waits."""
+"""The display while a command waits, and the clients' warnings."""
 
 from __future__ import annotations
 
 import io
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ import pytest
 from rich.console import Console
 
 from anabranch.cli import export, progress
+from anabranch.cli.logs import warnings_shown
+from anabranch.client.net.metadata import BEFORE_CONTACT
 from anabranch.command_error import CommandError
 from anabranch.export.run import NoProgress
 
@@ -67,3 +70,16 @@ def test_export_looks_for_the_topic_before_it_shows_its_own_progress(monkeypatch
     with pytest.raises(CommandError, match="t does not exist"):
         export.export(topic="t", to="there")
     assert shown == ["look"]
+
+
+def test_an_outage_from_the_start_is_shown_while_the_command_waits_and_not_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error with which the command ends says the same."""
+    waiting: list[str] = []
+    monkeypatch.setattr(progress, "update", waiting.append)
+    log = logging.getLogger("anabranch.client.net.metadata")
+    with warnings_shown():
+        log.warning("no broker answers", extra={BEFORE_CONTACT: True})
+        log.warning("no broker answers any more", extra={BEFORE_CONTACT: False})
+    assert (waiting, capsys.readouterr().err) == (["no broker answers"], "anabranch: no broker answers any more\n")

@@ -16,14 +16,6 @@ from tests.unit.cli.conftest import Run
 from tests.unit.cli.fake_admin import SHRUNK, FakeAdmin
 
 
-@pytest.mark.parametrize("given", ["9.7", "8.0", "1e1", "eight", ""])
-def test_a_count_is_a_whole_number(run: Run, given: str) -> None:
-    admin = FakeAdmin()
-    status, _, err = run(admin, "topics", "alter", "t", f"--partitions={given}")
-    assert status == 2 and "--partitions" in err and "neither a whole number" in err
-    assert admin.calls == []
-
-
 def test_a_resize_that_is_still_refused_names_the_configs_already_changed(run: Run) -> None:
     def refuse(_admin: FakeAdmin) -> None:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "t: not now")

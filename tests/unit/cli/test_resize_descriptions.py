@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from anabranch import ErrorCode, KafkaError, TopicPartition
-from anabranch.client.admin.types import MemberDescription
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fake_admin import SHRUNK, FakeAdmin
 
@@ -46,26 +43,6 @@ def test_the_position_of_an_owner_that_does_not_report_is_its_commit(
     assert ("partition 1 from epoch 2 waits for partition 5" in out) == shown
 
 
-def test_groups_describe_shows_waits_where_no_position_is_known(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """KIP-584: ``group_coordinator`` was forced below level 2."""
-    admin = FakeAdmin(**SHRUNK, groups={"g": {1: 140, 5: 20}}, positions={5: 40})
-
-    async def refuse(_group: str, _partitions: Iterable[TopicPartition]) -> Any:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-
-    monkeypatch.setattr(admin, "group_positions", refuse)
-    status, out, _ = run(admin, "groups", "describe", "g", "--json")
-    assert status == 0
-    (group,) = json.loads(out)
-    assert [(row["partition"], row["committed_offset"]) for row in group["partitions"]] == [
-        (1, 140),
-        (4, None),
-        (5, 20),
-    ]
-    waits = {(row["partition"], row["waits_for"]): row["position"] for row in group["waits"]}
-    assert waits[1, 5] is None
-
-
 @pytest.mark.parametrize(
     ("kept_from", "configs", "expiring"),
     [
@@ -97,17 +74,6 @@ def test_hole_22_retention_that_waits_delays_the_expiry_warning(run: Run) -> Non
     assert day_ms - 60_000 < asked[0] - asked[1] <= day_ms
 
 
-def test_offsets_of_a_group_with_members_are_refused_with_the_reason(run: Run) -> None:
-    reset = ("groups", "reset-offsets", "g", "--topic", "t", "--to-earliest")
-    state = {"groups": {"g": {0: 3}}, "ends": dict.fromkeys(range(4), (2, 10))}
-    idle = FakeAdmin(**state)
-    assert run(idle, *reset)[0] == 0
-    assert idle.calls[-1] == ("offsets", "g", dict.fromkeys([TopicPartition("t", p) for p in range(4)], 2))
-    busy = FakeAdmin(**state, members=(MemberDescription("m-1", None, "c", "/127.0.0.1", ()),))
-    status, _, err = run(busy, *reset)
-    assert status == 1 and "g has members" in err
-
-
 def test_no_table_is_cut_on_a_narrow_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     admin = FakeAdmin(**SHRUNK, groups={"a-group-with-a-name-of-some-length": {0: 90}})
@@ -116,39 +82,6 @@ def test_no_table_is_cut_on_a_narrow_terminal(run: Run, monkeypatch: pytest.Monk
     assert lines[0].split() == ["group", "protocol_type", "state"]
     assert lines[1].startswith("a-group-with-a-name-of-some-length  ")
     assert len({line.index(word) for line, word in zip(lines, ["protocol_type", "consumer"], strict=True)}) == 1
-
-
-def test_under_replicated_partitions_are_listed_and_counted(run: Run) -> None:
-    admin = FakeAdmin(without_leader=frozenset({3}))
-    _, out, _ = run(admin, "topics", "list", "--under-replicated")
-    assert [line.split() for line in out.splitlines()] == [
-        ["topic", "partition", "leader", "replicas", "isr"],
-        ["t", "3", "-", "1,2"],
-    ]
-    _, out, _ = run(FakeAdmin(), "topics", "list", "--under-replicated")
-    assert out == "every replica is in sync\n"
-    _, out, _ = run(admin, "cluster", "--json")
-    assert json.loads(out) == {
-        "cluster_id": "fake",
-        "controller": 1,
-        "standby_controllers": None,
-        "brokers": [1],
-        "topics": 1,
-        "partitions": 4,
-        "without_leader": 1,
-        "under_replicated": 1,
-    }
-    _, out, _ = run(admin, "brokers", "--tsv")
-    assert out.splitlines()[1].split("\t") == ["1", "localhost", "9092", "", "3", "4", "3"]
-
-
-def test_log_dirs_shows_the_topics_that_exist_and_names_the_others(run: Run) -> None:
-    admin = FakeAdmin(retained={})
-    status, out, err = run(admin, "log-dirs", "t", "nope", "--tsv")
-    assert (status, len(out.splitlines())) == (1, 2)
-    assert "topic nope does not exist" in err
-    status, out, _ = run(admin, "log-dirs", "nope", "--tsv")
-    assert (status, out) == (1, "")
 
 
 def test_a_topic_of_many_partitions_is_summed_up(run: Run) -> None:

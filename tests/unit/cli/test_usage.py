@@ -1,4 +1,4 @@
-"""Wrong usage gives exit status 2 and one sentence, before the first request to a broker."""
+"""Wrong usage: exit status 2 and one sentence, before the first request. ``usage.txt`` has golden pages of more."""
 
 from __future__ import annotations
 
@@ -20,36 +20,17 @@ class Terminal(io.StringIO):
         return True
 
 
-WRONG = [
-    ("topics", "creat", "t"),
-    ("topics", "create"),
-    ("topics", "describe", "--nope"),
-    ("topics", "alter", "t"),
-    ("topics", "reassign", "t", "--replicas", "99999999999"),
-    ("topics", "reassign", "t", "--replicas", "1,-2"),
-    ("topics", "elect-leaders", "--partition", "1"),
-    ("groups", "describe"),
-    ("top", "--interval-ms", "99"),
-    ("groups", "delete"),
-    ("groups", "reset-offsets", "g", "--topic", "t"),
-    ("groups", "reset-offsets", "g", "--topic", "t", "--to-offset", "99999999999999999999"),
-    ("groups", "reset-offsets", "g", "--topic", "t", "--to-datetime", "0001-01-01"),
-    ("configs", "alter", "topic", "t"),
-    ("produce", "t", "--set", "linger_ms=x"),
-    ("topics", "list", "-b", "host"),
-    ("export", "--topic", "t", "--to", "there", "--log-dir", "x"),
-    ("configs", "alter", "broker", "x", "--set", "a=b"),
-    ("topics", "create", "\udcff"),
-    ("groups", "describe", "g", "-b", "\udcff:1"),
-    ("topics", "create", "t", "u"),
-    ("topics", "create", "t", "--partitions", "0"),
-    ("topics", "create", "t", "--replication-factor", "0"),
-    ("topics", "create", "t", "--partitions", "-2"),
-    ("topics", "alter", "t", "--partitions", "0"),
-]
-
-
-@pytest.mark.parametrize("arguments", WRONG, ids=ascii)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topics", "creat", "t"),
+        ("topics", "describe", "--nope"),
+        ("topics", "list", "-b", "host"),
+        ("topics", "create", "\udcff"),
+        ("groups", "describe", "g", "-b", "\udcff:1"),
+    ],
+    ids=ascii,
+)
 def test_wrong_usage_has_status_2_and_a_sentence(
     arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -58,22 +39,6 @@ def test_wrong_usage_has_status_2_and_a_sentence(
     assert ended.value.code == 2
     output = capsys.readouterr()
     assert output.err and "Error:" not in output.out + output.err and "['" not in output.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "option"),
-    [
-        (("configs", "alter", "topic", "t", "--set", "x"), "--set"),
-        (("topics", "alter", "t", "--config", "x"), "--config"),
-    ],
-)
-def test_the_error_for_a_config_without_a_value_names_the_given_option(
-    arguments: tuple[str, ...], option: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match=r"^2$"):
-        main(list(arguments))
-    wanted = f"anabranch: {option} x: expected key=value, e.g. {option} retention.ms=3600000\n"
-    assert capsys.readouterr().err == wanted
 
 
 @pytest.mark.parametrize("server", [("broker",), ("controller",), ("zookeeper",), ("health", "broker")])
@@ -128,32 +93,6 @@ def test_a_terminal_without_colours_gets_no_escapes(
     assert coloured("late", RED) == "late"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ((".", "--first", "-1"), "-1 is not from 0"),
-        ((".", "--max-decompressed-bytes", "0"), "--max-decompressed-bytes 0: must be at least 1"),
-        ((".", "--html-rows", "0"), "--html-rows 0 and --html-lanes 16: must be at least 1"),
-        ((".", "--json", "/nowhere/report.json"), "--json /nowhere/report.json: /nowhere is no directory"),
-        ((".", "--html", "/nowhere/page.html"), "--html /nowhere/page.html: /nowhere is no directory"),
-        (("s3://bucket/events",), "s3://bucket/events: the audit reads a directory, not a URI"),
-    ],
-)
-def test_an_audit_with_invalid_options_is_not_begun(
-    arguments: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match=r"^2$"):
-        main(["audit", *arguments])
-    assert expected in capsys.readouterr().err
-
-
-def test_a_time_that_does_not_exist_names_the_format(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match=r"^2$"):
-        main(["groups", "reset-offsets", "g", "--topic", "t", "--to-datetime", "2026-13-01"])
-    wanted = "--to-datetime 2026-13-01: expected a time as 2026-01-31T12:00:00Z, or milliseconds since 1970"
-    assert capsys.readouterr().err == f"anabranch: {wanted}\n"
-
-
 def test_ctrl_c_in_a_nursery_is_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trio raises KeyboardInterrupt in nested exception groups."""
 
@@ -173,18 +112,3 @@ def test_a_closed_standard_output_is_no_error(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "anabranch.cli.main", "dump-log", str(log)]
     done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["topics", "create"], "TOPIC is missing: anabranch topics create TOPIC"),
-        (["configs", "describe", "topic"], "NAME is missing: anabranch configs describe topic NAME"),
-    ],
-)
-def test_a_missing_argument_is_named_with_the_usage(
-    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main(arguments)
-    assert expected in capsys.readouterr().err
