@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import confluent_kafka
 import pytest
-from anyio.from_thread import start_blocking_portal
+from anyio.from_thread import BlockingPortal
 
 from anabranch.client import OffsetAndMetadata
 from anabranch.client.errors import ErrorCode
@@ -25,14 +25,11 @@ from anabranch.confluent.commits import Consumer as InTurn
 from anabranch.confluent.config import IGNORED, ONLY, admin_options, consumer_options, producer_options
 from anabranch.confluent.errors import CODES
 from anabranch.protocol.api_keys import ApiKey
-from anabranch.protocol.generated.create_partitions import CreatePartitionsResponse, CreatePartitionsTopicResult
-from anabranch.protocol.generated.describe_configs import (
-    DescribeConfigsResourceResult,
-    DescribeConfigsResponse,
-    DescribeConfigsResult,
-)
+from anabranch.protocol.generated.create_partitions import CreatePartitionsResponse
+from anabranch.protocol.generated.describe_configs import DescribeConfigsResponse
 from anabranch.protocol.types import TopicPartition as Partition
 from anabranch.zk_schemas.config_def import ConfigError
+from tests.support.protocol.messages import message
 from tests.unit.client.fake_broker import FakeBroker, PartitionLog
 from tests.unit.client.resized_broker import PARENT, Coordinated
 
@@ -333,19 +330,12 @@ def test_an_admin_that_nobody_refers_to_ends(broker: FakeBroker) -> None:
 
 
 def test_an_admin_resizes_and_describes_configurations(broker: FakeBroker, ends: contextlib.ExitStack) -> None:
-    broker.answers[ApiKey.CREATE_PARTITIONS] = lambda body: CreatePartitionsResponse(
-        results=[CreatePartitionsTopicResult(name=topic.name) for topic in body.topics]
-    )
-    broker.answers[ApiKey.DESCRIBE_CONFIGS] = lambda body: DescribeConfigsResponse(
-        results=[
-            DescribeConfigsResult(
-                resource_type=each.resource_type,
-                resource_name=each.resource_name,
-                configs=[DescribeConfigsResourceResult(name="retention.ms", value="5", config_source=5)],
-            )
-            for each in body.resources
-        ]
-    )
+    configs = [{"name": "retention.ms", "value": "5", "config_source": 5}]
+    described = [{"resource_type": ResourceType.TOPIC.value, "resource_name": "t", "configs": configs}]
+    broker.answers |= {
+        ApiKey.CREATE_PARTITIONS: lambda body: message(CreatePartitionsResponse, results=[{"name": "t"}]),
+        ApiKey.DESCRIBE_CONFIGS: lambda body: message(DescribeConfigsResponse, results=described),
+    }
     admin = AdminClient({"bootstrap.servers": broker.address})
     ends.callback(admin._admin.close)  # the exceptions below refer to it until garbage is collected
     assert admin.create_partitions([NewPartitions("t", 4)], validate_only=True)["t"].result() is None
@@ -365,66 +355,66 @@ def test_an_admin_resizes_and_describes_configurations(broker: FakeBroker, ends:
         ConfigResource("group", "g")  # type: ignore[arg-type]
 
 
-def test_an_asynchronous_commit_does_not_wait_and_keeps_its_turn(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_asynchronous_commit_does_not_wait_and_keeps_its_turn(
+    portal: BlockingPortal, coordinated: Coordinated, caplog: pytest.LogCaptureFixture
+) -> None:
     """The first commit waits for the broker, the second is refused, and the third, which waits, comes after them."""
-    with start_blocking_portal() as portal:
-        coordinated, asked = Coordinated(), []
+    asked: list[int] = []
+    may_answer = portal.call(anyio.Event)
+    answer = coordinated.answers[ApiKey.OFFSET_COMMIT]
+
+    async def commit(body: Any) -> Any:
+        asked.append(body.topics[0].partitions[0].committed_offset)
+        await may_answer.wait()
+        response = answer(body)
+        if len(asked) == 2:
+            response.topics[0].partitions[0].error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+        return response
+
+    coordinated.answers[ApiKey.OFFSET_COMMIT] = commit
+    conf = {"bootstrap.servers": coordinated.address, "group.id": "g", "enable.auto.commit": False}
+    with Consumer(conf, **{"auto.offset.reset": "earliest"}) as consumer:
+        consumer.assign([TopicPartition(*PARENT, 0)])
+        for _ in range(2):
+            assert consumer.poll(30) is not None
+            assert consumer.commit() is None
+        portal.call(may_answer.set)
+        assert consumer.poll(30) is not None
+        (done,) = consumer.commit(asynchronous=False) or []
+        assert (asked, done.offset) == ([1, 2, 3], 3)
+        assert "an asynchronous commit failed" in caplog.text
         may_answer = portal.call(anyio.Event)
-        answer = coordinated.answers[ApiKey.OFFSET_COMMIT]
-
-        async def commit(body: Any) -> Any:
-            asked.append(body.topics[0].partitions[0].committed_offset)
-            await may_answer.wait()
-            response = answer(body)
-            if len(asked) == 2:
-                response.topics[0].partitions[0].error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            return response
-
-        coordinated.answers[ApiKey.OFFSET_COMMIT] = commit
-        with portal.wrap_async_context_manager(coordinated.running()):
-            conf = {"bootstrap.servers": coordinated.address, "group.id": "g", "enable.auto.commit": False}
-            with Consumer(conf, **{"auto.offset.reset": "earliest"}) as consumer:
-                consumer.assign([TopicPartition(*PARENT, 0)])
-                for _ in range(2):
-                    assert consumer.poll(30) is not None
-                    assert consumer.commit() is None
-                portal.call(may_answer.set)
-                assert consumer.poll(30) is not None
-                (done,) = consumer.commit(asynchronous=False) or []
-                assert (asked, done.offset) == ([1, 2, 3], 3)
-                assert "an asynchronous commit failed" in caplog.text
-                may_answer = portal.call(anyio.Event)
-                assert consumer.poll(30) is not None
-                consumer.commit()
-                portal.start_task_soon(may_answer.set)
-            assert (asked, coordinated.committed[0][0]) == ([1, 2, 3, 4], 4), "close() waits"
+        assert consumer.poll(30) is not None
+        consumer.commit()
+        portal.start_task_soon(may_answer.set)
+    assert (asked, coordinated.committed[0][0]) == ([1, 2, 3, 4], 4), "close() waits"
 
 
-def test_asynchronous_commits_wait_for_an_absent_coordinator_together(caplog: pytest.LogCaptureFixture) -> None:
+def test_asynchronous_commits_wait_for_an_absent_coordinator_together(
+    coordinated: Coordinated, caplog: pytest.LogCaptureFixture
+) -> None:
     """One after the other they would delay ``close`` by the time-out of each."""
-    with start_blocking_portal() as portal:
-        coordinated, asked = Coordinated(), set()
-        answer = coordinated.answers[ApiKey.OFFSET_COMMIT]
+    asked: set[int] = set()
+    answer = coordinated.answers[ApiKey.OFFSET_COMMIT]
 
-        def refuse(body: Any) -> Any:
-            response = answer(body)
-            asked.add(body.topics[0].partitions[0].committed_offset)
-            response.topics[0].partitions[0].error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            return response
+    def refuse(body: Any) -> Any:
+        response = answer(body)
+        asked.add(body.topics[0].partitions[0].committed_offset)
+        response.topics[0].partitions[0].error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return response
 
-        coordinated.answers[ApiKey.OFFSET_COMMIT] = refuse
-        with portal.wrap_async_context_manager(coordinated.running()):
-            conf = {"bootstrap.servers": coordinated.address, "group.id": "g", "enable.auto.commit": False}
-            with Consumer(conf, **{"default.api.timeout.ms": 200}) as consumer:
-                consumer.assign([TopicPartition(*PARENT, 0)])
-                for offset in range(20):
-                    consumer.commit(offsets=[TopicPartition(*PARENT, offset)])
-            assert 0 in asked
-            assert len(asked) < 20
-            assert "the commits before it took default.api.timeout.ms" in caplog.text
+    coordinated.answers[ApiKey.OFFSET_COMMIT] = refuse
+    conf = {"bootstrap.servers": coordinated.address, "group.id": "g", "enable.auto.commit": False}
+    with Consumer(conf, **{"default.api.timeout.ms": 200}) as consumer:
+        consumer.assign([TopicPartition(*PARENT, 0)])
+        for offset in range(20):
+            consumer.commit(offsets=[TopicPartition(*PARENT, offset)])
+    assert 0 in asked
+    assert len(asked) < 20
+    assert "the commits before it took default.api.timeout.ms" in caplog.text
 
 
-def test_on_commit_is_called_by_poll_and_close_for_each_commit() -> None:
+def test_on_commit_is_called_by_poll_and_close_for_each_commit(coordinated: Coordinated) -> None:
     called: list[Any] = []
 
     def on_commit(error: KafkaError | None, partitions: list[TopicPartition]) -> None:
@@ -435,76 +425,67 @@ def test_on_commit_is_called_by_poll_and_close_for_each_commit() -> None:
             raise ValueError("of the callback")
 
     threads: set[int] = set()
-    with start_blocking_portal() as portal:
-        coordinated = Coordinated()
-        with portal.wrap_async_context_manager(coordinated.running()):
-            conf = {"bootstrap.servers": coordinated.address, "group.id": "g", "on_commit": on_commit}
-            with Consumer(conf, **{"enable.auto.commit": False, "default.api.timeout.ms": 100}) as consumer:
-                consumer.assign([TopicPartition(*PARENT, 10)])
-                consumer.commit(offsets=[TopicPartition(*PARENT, 1)], asynchronous=False)
-                assert called == []
-                with pytest.raises(ValueError, match="of the callback"):
-                    consumer.poll(60)
-                consumer.pause([TopicPartition(*PARENT)])
-                consumer.commit(offsets=[TopicPartition(*PARENT, 2)])
-                while len(called) < 2:
-                    assert consumer.poll(0.1) is None
-                answer = coordinated.answers[ApiKey.OFFSET_COMMIT]
+    conf = {"bootstrap.servers": coordinated.address, "group.id": "g", "on_commit": on_commit}
+    with Consumer(conf, **{"enable.auto.commit": False, "default.api.timeout.ms": 100}) as consumer:
+        consumer.assign([TopicPartition(*PARENT, 10)])
+        consumer.commit(offsets=[TopicPartition(*PARENT, 1)], asynchronous=False)
+        assert called == []
+        with pytest.raises(ValueError, match="of the callback"):
+            consumer.poll(60)
+        consumer.pause([TopicPartition(*PARENT)])
+        consumer.commit(offsets=[TopicPartition(*PARENT, 2)])
+        while len(called) < 2:
+            assert consumer.poll(0.1) is None
+        answer = coordinated.answers[ApiKey.OFFSET_COMMIT]
 
-                def refuse(body: Any) -> Any:
-                    response = answer(body)
-                    response.topics[0].partitions[0].error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                    return response
+        def refuse(body: Any) -> Any:
+            response = answer(body)
+            response.topics[0].partitions[0].error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            return response
 
-                coordinated.answers[ApiKey.OFFSET_COMMIT] = refuse
-                consumer.commit(offsets=[TopicPartition(*PARENT, 3)])
-            code = KafkaError.OFFSET_METADATA_TOO_LARGE
-            assert called == [
-                ([None, None], [(*PARENT, 1)]),
-                ([None, None], [(*PARENT, 2)]),
-                ([code, code], [(*PARENT, 3)]),
-            ]
-            assert threads == {threading.get_ident()}
+        coordinated.answers[ApiKey.OFFSET_COMMIT] = refuse
+        consumer.commit(offsets=[TopicPartition(*PARENT, 3)])
+    code = KafkaError.OFFSET_METADATA_TOO_LARGE
+    assert called == [
+        ([None, None], [(*PARENT, 1)]),
+        ([None, None], [(*PARENT, 2)]),
+        ([code, code], [(*PARENT, 3)]),
+    ]
+    assert threads == {threading.get_ident()}
 
 
-def test_on_commit_ends_the_wait_of_poll_for_an_automatic_commit() -> None:
+def test_on_commit_ends_the_wait_of_poll_for_an_automatic_commit(coordinated: Coordinated) -> None:
     class Done(Exception):
         pass
 
     def on_commit(error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         raise Done
 
-    with start_blocking_portal() as portal:
-        coordinated = Coordinated()
-        with portal.wrap_async_context_manager(coordinated.running()):
-            conf = {"bootstrap.servers": coordinated.address, "group.id": "g", "auto.commit.interval.ms": 1}
-            consumer = Consumer(conf, on_commit=on_commit)
-            consumer.assign([TopicPartition(*PARENT, 10)])
-            with pytest.raises(Done):
-                consumer.poll()
-            with contextlib.suppress(Done):
-                consumer.close()
+    conf = {"bootstrap.servers": coordinated.address, "group.id": "g", "auto.commit.interval.ms": 1}
+    consumer = Consumer(conf, on_commit=on_commit)
+    consumer.assign([TopicPartition(*PARENT, 10)])
+    with pytest.raises(Done):
+        consumer.poll()
+    with contextlib.suppress(Done):
+        consumer.close()
 
 
-def test_an_error_of_on_commit_loses_no_message_of_consume() -> None:
+def test_an_error_of_on_commit_loses_no_message_of_consume(coordinated: Coordinated) -> None:
     def on_commit(error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         raise ValueError("of the callback")
 
     read: list[int | None] = []
-    with start_blocking_portal() as portal:
-        coordinated = Coordinated()
-        with portal.wrap_async_context_manager(coordinated.running()):
-            conf = {"bootstrap.servers": coordinated.address, "group.id": "g", "auto.commit.interval.ms": 1}
-            consumer = Consumer(conf, on_commit=on_commit)
-            consumer.assign([TopicPartition(*PARENT, 0)])
-            raised, deadline = 0, time.monotonic() + 20
-            while (len(read) < 10 or not raised) and time.monotonic() < deadline:
-                try:
-                    read += [message.offset() for message in consumer.consume(4, 1)]
-                except ValueError:
-                    raised += 1
-            with contextlib.suppress(ValueError):
-                consumer.close()
+    conf = {"bootstrap.servers": coordinated.address, "group.id": "g", "auto.commit.interval.ms": 1}
+    consumer = Consumer(conf, on_commit=on_commit)
+    consumer.assign([TopicPartition(*PARENT, 0)])
+    raised, deadline = 0, time.monotonic() + 20
+    while (len(read) < 10 or not raised) and time.monotonic() < deadline:
+        try:
+            read += [message.offset() for message in consumer.consume(4, 1)]
+        except ValueError:
+            raised += 1
+    with contextlib.suppress(ValueError):
+        consumer.close()
     assert read == [*range(10)]
     assert raised
 
@@ -565,34 +546,31 @@ def test_a_record_that_was_given_up_has_an_error(broker: FakeBroker) -> None:
     assert error is not None and error.code() == KafkaError.NETWORK_EXCEPTION
 
 
-def test_a_consumer_reads_stores_commits_and_seeks() -> None:
-    with start_blocking_portal() as portal:
-        coordinated = Coordinated()
-        with portal.wrap_async_context_manager(coordinated.running()):
-            conf = {"bootstrap.servers": coordinated.address, "group.id": "g", "enable.auto.offset.store": False}
-            topic, partition = PARENT
-            with Consumer(conf, **{"auto.offset.reset": "earliest", "enable.auto.commit": False}) as consumer:
-                with pytest.raises(KafkaException) as refused:
-                    consumer.position([TopicPartition(topic, partition)])
-                assert refused.value.args[0].code() == KafkaError._STATE
-                consumer.assign([TopicPartition(topic, partition, 2)])
-                assert consumer.assignment() == [TopicPartition(topic, partition)]
-                messages = consumer.consume(3, 30)
-                assert [message.offset() for message in messages] == [2, 3, 4]
-                consumer.store_offsets(messages[1])
-                (done,) = consumer.commit(asynchronous=False) or []
-                assert (done.offset, coordinated.committed[0][0]) == (4, 4)
-                assert consumer.commit(message=messages[2]) is None
-                consumer.commit(offsets=[], asynchronous=False)
-                assert [tp.offset for tp in consumer.committed([done])] == [5]
-                assert [tp.offset for tp in consumer.position([done])] == [5]
-                consumer.seek(TopicPartition(topic, partition, 1))
-                message = consumer.poll()
-                assert message is not None and (message.offset(), message.error()) == (1, None)
-                consumer.pause([done])
-                assert consumer.poll(0) is None
-                consumer.resume([done])
-                consumer.unassign()
-                assert consumer.assignment() == []
-            with pytest.raises(RuntimeError, match="closed"):
-                consumer.poll(0)
+def test_a_consumer_reads_stores_commits_and_seeks(coordinated: Coordinated) -> None:
+    conf = {"bootstrap.servers": coordinated.address, "group.id": "g", "enable.auto.offset.store": False}
+    topic, partition = PARENT
+    with Consumer(conf, **{"auto.offset.reset": "earliest", "enable.auto.commit": False}) as consumer:
+        with pytest.raises(KafkaException) as refused:
+            consumer.position([TopicPartition(topic, partition)])
+        assert refused.value.args[0].code() == KafkaError._STATE
+        consumer.assign([TopicPartition(topic, partition, 2)])
+        assert consumer.assignment() == [TopicPartition(topic, partition)]
+        messages = consumer.consume(3, 30)
+        assert [message.offset() for message in messages] == [2, 3, 4]
+        consumer.store_offsets(messages[1])
+        (done,) = consumer.commit(asynchronous=False) or []
+        assert (done.offset, coordinated.committed[0][0]) == (4, 4)
+        assert consumer.commit(message=messages[2]) is None
+        consumer.commit(offsets=[], asynchronous=False)
+        assert [tp.offset for tp in consumer.committed([done])] == [5]
+        assert [tp.offset for tp in consumer.position([done])] == [5]
+        consumer.seek(TopicPartition(topic, partition, 1))
+        message = consumer.poll()
+        assert message is not None and (message.offset(), message.error()) == (1, None)
+        consumer.pause([done])
+        assert consumer.poll(0) is None
+        consumer.resume([done])
+        consumer.unassign()
+        assert consumer.assignment() == []
+    with pytest.raises(RuntimeError, match="closed"):
+        consumer.poll(0)

@@ -15,15 +15,11 @@ from anabranch.client.subscription.fetched_batch import Deserializers, FetchedBa
 from anabranch.client.subscription.subscription import AssignedPartition, TakenRecords
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.records import RecordBatch
-from anabranch.sync import Consumer, Producer
+from anabranch.sync import Consumer
+from tests.unit.blocking.conftest import write
 from tests.unit.client.fake_broker import FakeBroker
 
 T = TopicPartition("t", 0)
-
-
-def write(broker: FakeBroker, count: int) -> None:
-    with Producer(bootstrap_servers=broker.address) as producer:
-        producer.send_many("t", [(None, b"%d" % number) for number in range(count)])
 
 
 def test_an_interrupt_while_records_are_decoded_loses_none(broker: FakeBroker) -> None:

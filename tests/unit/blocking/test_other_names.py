@@ -8,18 +8,13 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from anyio.from_thread import start_blocking_portal
 
 from anabranch import KafkaError, KafkaTimeoutError, RecordDeserializationError
 from anabranch.client.errors import ErrorCode
 from anabranch.sync import Consumer, Producer, RecordHandle
+from tests.unit.blocking.conftest import write
 from tests.unit.client.fake_broker import FakeBroker
 from tests.unit.client.resized_broker import PARENT, Coordinated
-
-
-def write(broker: FakeBroker, count: int) -> None:
-    with Producer(bootstrap_servers=broker.address) as producer:
-        producer.send_many("t", [(None, b"%d" % number) for number in range(count)])
 
 
 def test_poll_and_the_iteration_return_each_record_once(broker: FakeBroker) -> None:
@@ -102,20 +97,17 @@ def test_a_batch_has_a_blocking_handle(broker: FakeBroker) -> None:
         assert (handle.result().partition, handle.result().offset) == (2, 0)
 
 
-def test_an_offset_may_be_stored_after_each_record_of_an_iteration() -> None:
+def test_an_offset_may_be_stored_after_each_record_of_an_iteration(coordinated: Coordinated) -> None:
     config: dict[str, Any] = {"group_id": "g", "enable_auto_commit": False, "enable_auto_offset_store": False}
-    with start_blocking_portal() as portal:
-        coordinated = Coordinated()
-        with portal.wrap_async_context_manager(coordinated.running()):
-            config |= {"bootstrap_servers": coordinated.address, "auto_offset_reset": "earliest"}
-            with Consumer(**config) as consumer:
-                consumer.assign([PARENT])
-                read = []
-                for record in islice(consumer, 6):
-                    read.append(record.offset)
-                    if record.offset < 4:
-                        consumer.store_offsets(record)
-                consumer.commit()
-                assert (read, coordinated.committed[0]) == (list(range(6)), (4, 1000))
-                assert consumer.position(PARENT) == 6
-                assert [record.offset for record in islice(consumer, 4)] == [6, 7, 8, 9]
+    config |= {"bootstrap_servers": coordinated.address, "auto_offset_reset": "earliest"}
+    with Consumer(**config) as consumer:
+        consumer.assign([PARENT])
+        read = []
+        for record in islice(consumer, 6):
+            read.append(record.offset)
+            if record.offset < 4:
+                consumer.store_offsets(record)
+        consumer.commit()
+        assert (read, coordinated.committed[0]) == (list(range(6)), (4, 1000))
+        assert consumer.position(PARENT) == 6
+        assert [record.offset for record in islice(consumer, 4)] == [6, 7, 8, 9]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ import pytest
 from anabranch import ClientClosedError, IllegalStateError, TopicPartition, WakeupError
 from anabranch.blocking.hand_over import LET_GO_S, HandOver, next_size
 from anabranch.sync import Admin, Consumer, Producer
+from tests.unit.blocking.conftest import write
 from tests.unit.client.fake_broker import FakeBroker
 
 T = TopicPartition("t", 0)
@@ -27,11 +27,6 @@ def consumer(broker: FakeBroker) -> Iterator[Consumer]:
     with Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as started:
         started.assign([T])
         yield started
-
-
-def write(broker: FakeBroker, count: int) -> None:
-    with Producer(bootstrap_servers=broker.address) as producer:
-        producer.send_many("t", [(None, b"%d" % number) for number in range(count)])
 
 
 def until_it_waits(consumer: Consumer) -> None:
@@ -186,14 +181,6 @@ def test_a_client_works_inside_a_running_loop(broker: FakeBroker, backend: str, 
         producer.close()
 
     anyio.run(notebook, backend=around)
-
-
-def test_a_client_works_in_plain_asyncio(broker: FakeBroker) -> None:
-    async def notebook() -> None:
-        with Producer(bootstrap_servers=broker.address) as producer:
-            assert producer.send_and_wait("t", b"v").offset == 0
-
-    asyncio.run(notebook())
 
 
 def test_a_listener_runs_in_the_thread_that_polls_and_may_call_the_consumer(broker: FakeBroker) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, nullcontext
 from typing import Any
 
 import anyio
@@ -57,6 +57,24 @@ def results(codes: dict[str, ErrorCode]) -> CreatePartitionsResponse:
     return message(CreatePartitionsResponse, results=[{"name": t, "error_code": code} for t, code in codes.items()])
 
 
+def asked(broker: FakeBroker, call: Callable[[CoreAdmin], Awaitable[Any]], *others: FakeBroker) -> Any:
+    """Ask in virtual time, where time limits do not depend on the machine."""
+
+    async def ask(env: Env) -> Any:
+        async with AsyncExitStack() as stack:
+            for each in (broker, *others):
+                await stack.enter_async_context(each.running(env))
+            admin = CoreAdmin(env=env, bootstrap_servers=broker.address, **FAST)
+            return await call(await stack.enter_async_context(admin))
+
+    return in_virtual_time(ask)
+
+
+async def ends(admin: CoreAdmin, within_ms: int) -> dict[TopicPartition, int]:
+    found = await admin.list_offsets({FOUR: "latest", FIVE: "latest"}, within_ms=within_ms)
+    return {tp: answer.offset for tp, answer in found.items()}
+
+
 def lineages(partitions: dict[int, dict[str, Any]]) -> PartitionLeaderEpochsForPartitionsResponse:
     return by_partition(PartitionLeaderEpochsForPartitionsResponse, {"t": partitions})
 
@@ -79,13 +97,8 @@ async def test_only_lineages_that_a_broker_did_not_know_are_requested_again() ->
 
 def test_a_lineage_that_no_broker_knows_in_time_is_missing() -> None:
     answer = lineages({4: {"over": 6}, 5: {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}})
-    broker = broker_with({EPOCHS: lambda body: answer})
-
-    async def ask(env: Env) -> Any:
-        async with broker.running(env), CoreAdmin(env=env, bootstrap_servers=broker.address, **FAST) as admin:
-            return await admin.lineages([FOUR, FIVE], timeout_ms=20)
-
-    assert in_virtual_time(ask) == {FOUR: PartitionLineage(None, 6)}
+    found = asked(broker_with({EPOCHS: lambda body: answer}), lambda admin: admin.lineages([FOUR, FIVE], timeout_ms=20))
+    assert found == {FOUR: PartitionLineage(None, 6)}
 
 
 def test_an_offset_that_no_broker_knows_in_time_is_minus_1() -> None:
@@ -95,13 +108,7 @@ def test_an_offset_that_no_broker_knows_in_time_is_minus_1() -> None:
     broker.answers[ApiKey.LIST_OFFSETS] = lambda body: answered(
         ListOffsetsResponse, body, lambda _, p, asked: unknown if p == 5 else {"offset": 0}
     )
-
-    async def ask(env: Env) -> Any:
-        async with broker.running(env), CoreAdmin(env=env, bootstrap_servers=broker.address, **FAST) as admin:
-            found = await admin.list_offsets({FOUR: "latest", FIVE: "latest"}, within_ms=20)
-            return {tp: answer.offset for tp, answer in found.items()}
-
-    assert in_virtual_time(ask) == {FOUR: 0, FIVE: -1}
+    assert asked(broker, lambda admin: ends(admin, 20)) == {FOUR: 0, FIVE: -1}
 
 
 def test_offsets_of_other_brokers_are_returned_when_one_does_not_answer() -> None:
@@ -115,17 +122,7 @@ def test_offsets_of_other_brokers_are_returned_when_one_does_not_answer() -> Non
             partition.leader_id = 2 if partition.partition_index == 4 else 1
 
     broker.metadata_hook = of_two
-
-    async def ask(env: Env) -> Any:
-        async with (
-            broker.running(env),
-            silent.running(env),
-            CoreAdmin(env=env, bootstrap_servers=broker.address, **FAST) as admin,
-        ):
-            found = await admin.list_offsets({FOUR: "latest", FIVE: "latest"}, within_ms=100)
-            return {tp: answer.offset for tp, answer in found.items()}
-
-    assert in_virtual_time(ask) == {FOUR: -1, FIVE: 0}
+    assert asked(broker, lambda admin: ends(admin, 100), silent) == {FOUR: -1, FIVE: 0}
 
 
 async def test_listing_offsets_of_a_partition_that_does_not_exist_is_an_error() -> None:

@@ -1,11 +1,13 @@
-"""The choice of a broker for requests that any broker can answer avoids a silent broker while another answers."""
+"""The choice of a broker and of an address: a silent broker is avoided while another answers."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import pytest
 import trio
 
@@ -14,7 +16,7 @@ from anabranch.client.cluster import Node
 from anabranch.client.errors import KafkaError
 from anabranch.client.net.broker_choice import FAILING
 from anabranch.client.net.broker_choice import SILENT as RANK_OF_SILENT
-from anabranch.client.net.connections import CHANGES, GENERAL
+from anabranch.client.net.connections import CHANGES, GENERAL, Connections, ConnectionSettings
 from anabranch.client.net.metadata import Metadata
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
@@ -150,3 +152,24 @@ def test_changes_go_to_a_broker_chosen_for_changes(monkeypatch: pytest.MonkeyPat
             assert purposes == [CHANGES]
 
     in_virtual_time(change)
+
+
+async def test_each_try_to_connect_begins_with_another_address() -> None:
+    """An address may accept the connection and never complete the handshake."""
+
+    class Refusing:
+        def __init__(self) -> None:
+            self.attempts: list[int] = []
+
+        async def connect(self, host: str, port: int, *, attempt: int = 0) -> Any:
+            self.attempts.append(attempt)
+            raise ConnectionRefusedError("refused")
+
+    network: Any = Refusing()
+    settings = ConnectionSettings(None, 1000, 0, 0, 1000, 1000)
+    async with anyio.create_task_group() as tasks:
+        connections = Connections(dataclasses.replace(client_env(), network=network), settings, tasks)
+        for _ in range(3):
+            with pytest.raises(KafkaError, match="refused"):
+                await connections.get(Node(1, "broker-1", 9092))
+    assert network.attempts == [0, 1, 2]

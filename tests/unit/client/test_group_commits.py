@@ -17,31 +17,22 @@ from tests.support.log.log_fixture import ManualClock
 from tests.unit.client.scripted_group import T0, T1, Fixture, ScriptedLink, reading, start_at
 
 
-async def test_a_background_commit_never_overwrites_a_later_commit() -> None:
-    """The coordinator did not answer the background commit. Its retry would be older than a commit that starts now."""
-    link = ScriptedLink([T0])
-    async with reading(link, enable_auto_commit=True, auto_commit_interval_ms=0) as (member, _):
-        tried_again = link.hold_commits = anyio.Event()
-        member.subscription.state(T0).seek(4)
-        await member.coordinator.poll()
-        await anyio.wait_all_tasks_blocked()
-        link.hold_commits = None
-        member.subscription.state(T0).seek(25)
-        await member.coordinator.commits.commit(member.coordinator.commits.consumed())
-        tried_again.set()
-        await anyio.wait_all_tasks_blocked()
-        assert link.committed == [{T0: 25}]
-
-
-async def test_a_background_commit_that_has_not_begun_sends_nothing_after_a_later_commit() -> None:
+@pytest.mark.parametrize("is_sent", [True, False], ids=["it was not answered", "its task has not run yet"])
+async def test_a_background_commit_never_overwrites_a_later_commit(is_sent: bool) -> None:
+    """A retry of the background commit would be older than a commit that starts now."""
     link = ScriptedLink([T0])
     async with reading(link, enable_auto_commit=True, auto_commit_interval_ms=0) as (member, _):
         await anyio.wait_all_tasks_blocked()
         link.committed.clear()
+        tried_again = link.hold_commits = anyio.Event()
         member.subscription.state(T0).seek(4)
-        await member.coordinator.poll()  # its commit is a task that has not run yet
+        await member.coordinator.poll()
+        if is_sent:
+            await anyio.wait_all_tasks_blocked()
+        link.hold_commits = None
         member.subscription.state(T0).seek(25)
         await member.coordinator.commits.commit(member.coordinator.commits.consumed())
+        tried_again.set()
         await anyio.wait_all_tasks_blocked()
         assert link.committed == [{T0: 25}]
 

@@ -117,31 +117,28 @@ async def test_a_member_that_knows_a_newer_layout_than_the_leader_used_asks_for_
         assert len(set(metadata)) == 3, "a join with unchanged metadata would begin no rebalance"
 
 
-@pytest.mark.parametrize("layouts", [None, {"t": (2, 2)}, {"t": (3, 2)}, {"t": (2, 1)}, {"t": (1, 2)}])
-async def test_a_cooperative_follower_requests_no_rebalance_if_the_partitions_are_those_that_are_assigned(
-    layouts: dict[str, tuple[int, int]] | None,
+COOPERATIVE = "cooperative-sticky"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "counts", "layouts", "asks"),
+    [
+        pytest.param(COOPERATIVE, (2, 1), None, False, id="the leader is another client, with rules of its own"),
+        pytest.param(COOPERATIVE, (2, 1), {"t": (2, 2)}, False, id="the leader knows this layout"),
+        pytest.param(COOPERATIVE, (2, 1), {"t": (3, 2)}, False, id="the leader knows a newer layout"),
+        pytest.param(COOPERATIVE, (2, 1), {"t": (2, 1)}, False, id="the leader sees one partition of this layout"),
+        pytest.param(COOPERATIVE, (2, 1), {"t": (1, 2)}, False, id="a merge makes every partition still assigned"),
+        pytest.param(COOPERATIVE, (2, 2), {}, True, id="a partition of a topic that the leader does not know"),
+        pytest.param(COOPERATIVE, (2, 2), {"t": (1, 1)}, True, id="a partition that the leader does not know"),
+        pytest.param(COOPERATIVE, (2, 2), {"u": (2, 2)}, True, id="the leader knows another topic"),
+        pytest.param(COOPERATIVE, (2, 1), {"t": (1, 3)}, True, id="a merged partition was removed"),
+        pytest.param("range", (3, 1), {"t": (1, 3)}, True, id="an eager assignor needs a rebalance after every merge"),
+    ],
+)
+async def test_a_follower_requests_a_rebalance_only_for_what_its_leader_may_never_see(
+    strategy: str, counts: tuple[int, int], layouts: dict[str, tuple[int, int]] | None, asks: bool
 ) -> None:
-    """A leader that knows this layout or a newer layout finds the other partitions without the follower's help.
-
-    A leader that names no layouts is another client, which has its own rules for a refresh of metadata.
-    """
-    link = ScriptedLink([T0])
-    link.layouts = [layouts and {name: AssignedLayout(*layout) for name, layout in layouts.items()}]
-    async with reading(link) as (member, _):
-        member.metadata.cluster = described(2, 1, 2)
-        member.metadata.update()
-        assert not member.coordinator.needs_poll()
-
-
-@pytest.mark.parametrize(("strategy", "total"), [("range", 3), ("cooperative-sticky", 2)])
-async def test_a_follower_requests_a_rebalance_after_a_merge_that_the_leader_may_never_see(
-    strategy: str, total: int
-) -> None:
-    """A static member that restarts may not know that it leads the group. Then no leader watches the partitions.
-
-    An eager assignor needs another assignment after every merge. A cooperative assignor needs another assignment no
-    later than the removal of a merged partition.
-    """
+    """A static member that restarts may not know that it leads the group. Then no leader watches the partitions."""
 
     class Link(ScriptedLink):
         async def _join(self, body: JoinGroupRequest) -> JoinGroupResponse:
@@ -150,23 +147,11 @@ async def test_a_follower_requests_a_rebalance_after_a_merge_that_the_leader_may
             return joined
 
     link = Link([T0])
-    link.layouts = [{"t": AssignedLayout(1, 3)}]
+    link.layouts = [None if layouts is None else {name: AssignedLayout(*layout) for name, layout in layouts.items()}]
     async with reading(link, partition_assignment_strategy=strategy) as (member, _):
-        member.metadata.cluster = described(total, 1, 2)
+        member.metadata.cluster = described(*counts, 2)
         member.metadata.update()
-        assert member.coordinator.needs_poll()
-
-
-@pytest.mark.parametrize("layouts", [{}, {"t": AssignedLayout(1, 1)}, {"u": AssignedLayout(2, 2)}])
-async def test_a_follower_requests_a_rebalance_if_a_partition_is_not_assigned(
-    layouts: dict[str, AssignedLayout],
-) -> None:
-    link = ScriptedLink([T0])
-    link.layouts = [layouts]
-    async with reading(link) as (member, _):
-        member.metadata.cluster = described(2, 2, 2)
-        member.metadata.update()
-        assert member.coordinator.needs_poll()
+        assert member.coordinator.needs_poll() is asks
 
 
 @pytest.mark.parametrize(
@@ -192,7 +177,8 @@ async def test_a_leader_begins_a_rebalance_only_if_its_assignment_is_no_longer_r
         tasks.cancel_scope.cancel()
 
 
-async def test_a_leader_refreshes_its_metadata_before_it_assigns_partitions() -> None:
+@pytest.mark.parametrize("fails", [False, True], ids=["refreshed", "the refresh fails"])
+async def test_a_leader_refreshes_its_metadata_before_it_assigns_partitions(fails: bool) -> None:
     """Another member may have started the rebalance because it has newer metadata."""
     link = LeaderLink()
     async with anyio.create_task_group() as tasks:
@@ -200,27 +186,15 @@ async def test_a_leader_refreshes_its_metadata_before_it_assigns_partitions() ->
         fixture.metadata.cluster = described(1, 1, 0)
 
         def refreshed() -> None:
+            if fails:
+                raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "gone")
             fixture.metadata.cluster = described(2, 2, 1)
 
         fixture.metadata.refreshed = refreshed
         await fixture.poll_until(lambda: fixture.held == {T0})
-        assert [decode_assignment(share) for share in link.given] == [(T0, T1)]
-        assert [read_layouts(assignment) for assignment in link.given] == [{"t": AssignedLayout(1, 2)}]
-        tasks.cancel_scope.cancel()
-
-
-async def test_a_leader_whose_refresh_fails_assigns_the_partitions_that_it_knows() -> None:
-    link = LeaderLink()
-    async with anyio.create_task_group() as tasks:
-        fixture = Fixture(tasks, link)
-        fixture.metadata.cluster = described(1, 1, 0)
-
-        def refreshed() -> None:
-            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "gone")
-
-        fixture.metadata.refreshed = refreshed
-        await fixture.poll_until(lambda: fixture.held == {T0})
-        assert [decode_assignment(share) for share in link.given] == [(T0,)]
+        (share,) = link.given
+        known = (decode_assignment(share), read_layouts(share))
+        assert known == (((T0,), {}) if fails else ((T0, T1), {"t": AssignedLayout(1, 2)}))
         tasks.cancel_scope.cancel()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
+from anabranch.client.cluster import Cluster, Node
 from anabranch.client.errors import CommitFailedError
 from anabranch.client.group.assignors import Members, PartitionCounts, RangeAssignor
 from anabranch.client.group.coordinator_link import OffsetAndMetadata
@@ -35,13 +36,16 @@ async def test_a_call_cancelled_while_it_revokes_loses_no_assignment() -> None:
         assert ("assigned", [T1]) in listener.calls
 
 
-async def test_leaving_ends_a_join_in_flight() -> None:
+@pytest.mark.parametrize("has_arrived", [False, True], ids=["no response", "its response has arrived"])
+async def test_leaving_ends_a_join_in_flight(has_arrived: bool) -> None:
     link = ScriptedLink([T0])
     link.hold_joins = anyio.Event()
     async with anyio.create_task_group() as tasks:
         member = Fixture(tasks, link)
         await member.coordinator.poll()
         await link.join_is_held.wait()
+        if has_arrived:
+            link.hold_joins.set()  # the joining task processes the response when this task next waits
         await member.coordinator.leave()
         assert [m.member_id for m in link.seen[-1].members] == [link.seen[-2].member_id]
         link.hold_joins.set()
@@ -50,21 +54,6 @@ async def test_leaving_ends_a_join_in_flight() -> None:
         assert not any(isinstance(body, SyncGroupRequest) for body in link.seen)
         await member.poll_until(lambda: member.held == {T0})  # a later subscription joins again, without an error
         assert member.coordinator.member.member_id != link.seen[1].member_id
-
-
-async def test_leaving_ends_a_join_whose_response_has_arrived() -> None:
-    link = ScriptedLink([T0])
-    link.hold_joins = anyio.Event()
-    async with anyio.create_task_group() as tasks:
-        member = Fixture(tasks, link)
-        await member.coordinator.poll()
-        await link.join_is_held.wait()
-        link.hold_joins.set()  # the joining task processes the response when this task next waits
-        await member.coordinator.leave()
-        await anyio.wait_all_tasks_blocked()
-        assert member.coordinator.member.state is MemberState.UNJOINED
-        assert not any(isinstance(body, SyncGroupRequest) for body in link.seen)
-        await member.poll_until(lambda: member.held == {T0})
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
@@ -252,3 +241,22 @@ async def test_an_assignment_of_another_subscription_is_not_taken() -> None:
         member.coordinator.listener = RebalanceListener(listener)
         await member.poll_until(lambda: member.held == {T0})
         assert link.generation_id == 3 and listener.calls == [("assigned", [T0])]
+
+
+async def test_a_member_with_a_pattern_joins_once_all_topics_are_known() -> None:
+    """Before the response about all topics, no topic matches the pattern, so a join would be a useless rebalance."""
+    link = ScriptedLink([])
+    async with anyio.create_task_group() as tasks:
+        fixture = Fixture(tasks, link)
+        fixture.subscription.unsubscribe()
+        fixture.subscription.subscribe_pattern("t")
+        fixture.metadata.update()  # a refresh failed
+        await fixture.coordinator.poll()
+        assert not fixture.coordinator.standing.is_joining
+        fixture.metadata.cluster = Cluster(nodes={1: Node(1, "h", 1)})  # a response from before the subscription
+        await fixture.coordinator.poll()
+        assert not fixture.coordinator.standing.is_joining
+        fixture.metadata.knows_all_topics = True
+        await fixture.coordinator.poll()
+        assert fixture.coordinator.standing.is_joining
+        tasks.cancel_scope.cancel()

@@ -23,6 +23,14 @@ def reads_the_parent(assignment: bytes) -> DescribeGroupsResponse:
     return DescribeGroupsResponse(groups=[DescribedGroup(group_id="g", members=found)])
 
 
+def waiting_child(assignment: bytes = encode_assignment([PARENT]), incarnation: int = INCARNATION) -> Grouped:
+    """A group whose child waits for the parent. The group has committed offset 7 of the parent's incarnation."""
+    broker = Grouped([CHILD])
+    broker.committed = {0: (7, incarnation)}
+    broker.answers[ApiKey.DESCRIBE_GROUPS] = lambda body: reads_the_parent(assignment)
+    return broker
+
+
 async def wait_of(broker: Grouped, until: Callable[[WaitsFor], bool]) -> WaitsFor:
     """Return the child's wait for its parent, once ``until`` is true for the wait."""
     async with broker.client(Consumer, group_id="g", retry_backoff_max_ms=PAUSE_MS, **FAST) as consumer:
@@ -39,10 +47,7 @@ async def test_a_wait_shows_the_owner_and_the_committed_offset_of_the_parent() -
 
     The owner reports its position only when the report may free a member.
     """
-    broker = Grouped([CHILD])
-    broker.committed = {0: (7, INCARNATION)}
-    broker.answers[ApiKey.DESCRIBE_GROUPS] = lambda body: reads_the_parent(encode_assignment([PARENT]))
-    wait = await wait_of(broker, lambda wait: wait.member is not None and wait.until >= 0)
+    wait = await wait_of(waiting_child(), lambda wait: wait.member is not None and wait.until >= 0)
     assert (wait.on, wait.member, wait.position, wait.committed) == (PARENT, "other", -1, 7)
     assert wait.sentence(1) == (
         "partition 1 from epoch 0 waits for partition 0 until offset 10, owned by other, position not known"
@@ -51,23 +56,16 @@ async def test_a_wait_shows_the_owner_and_the_committed_offset_of_the_parent() -
 
 
 async def test_a_commit_of_an_incarnation_that_was_removed_is_not_shown() -> None:
-    broker = Grouped([CHILD])
-    broker.committed = {0: (7, INCARNATION - 1)}
-    broker.answers[ApiKey.DESCRIBE_GROUPS] = lambda body: reads_the_parent(encode_assignment([PARENT]))
+    broker = waiting_child(incarnation=INCARNATION - 1)
     assert (await wait_of(broker, lambda wait: wait.member is not None)).committed == -1
 
 
 async def test_members_of_another_protocol_are_left_out() -> None:
-    broker = Grouped([CHILD])
-    broker.committed = {0: (7, INCARNATION)}
-    broker.answers[ApiKey.DESCRIBE_GROUPS] = lambda body: reads_the_parent(b"?")
-    assert (await wait_of(broker, lambda wait: wait.committed == 7)).member is None
+    assert (await wait_of(waiting_child(b"?"), lambda wait: wait.committed == 7)).member is None
 
 
 async def test_a_description_of_the_group_that_fails_is_requested_again() -> None:
-    broker = Grouped([CHILD])
-    broker.committed = {0: (7, INCARNATION)}
-    tries = []
+    broker, tries = waiting_child(), []
 
     def describe(body: Any) -> Any:
         tries.append(body)

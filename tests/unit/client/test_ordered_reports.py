@@ -299,19 +299,6 @@ async def test_partitions_lost_during_a_callback_are_given_up_before_the_next_de
     assert story.lines.index(("lost", [0, 1])) == story.lines.index(("flush", [0])) + 1
 
 
-async def test_a_member_uses_its_own_position_of_a_parent_that_it_owns() -> None:
-    story, broker = Story(), Grouped([PARENT, CHILD])
-    async with broker.running(), member_of(broker) as consumer:
-        consumer.subscribe(["t"], partition_key_listener=story)
-        await story.read_until(consumer, lambda: len(story.records(1)) == 5)
-        while not consumer.metrics()[CONSUMER_GROUP]["position-report-total"]:
-            await consumer.getmany(timeout_ms=20)
-        await consumer.getmany()
-    assert story.lines.index(("flush", [0])) < story.lines.index(("load", [1]))
-    assert ("flush", [1]) not in story.lines
-    assert broker.committed[0] == (10, 1000)
-
-
 async def test_a_parent_that_was_rewound_and_read_again_is_reported_again() -> None:
     """The child was not assigned for a while, so the parent's earlier report is not valid any more."""
     story, broker = Story(), Coordinated()

@@ -171,12 +171,6 @@ async def test_polls_name_the_awaited_offsets_and_a_change_is_sent_at_once() -> 
         assert [awaited(body) for body in coordinator.bodies(GROUP)] == [{}, {1: 50}]
 
 
-async def test_a_member_without_waiting_partitions_polls_too() -> None:
-    coordinator = Coordinator()
-    async with parked(coordinator):
-        assert not coordinator.seen[-1][1].topics
-
-
 async def test_a_report_is_sent_at_once_beside_the_parked_poll_and_only_once() -> None:
     coordinator = Coordinator()
     async with parked(coordinator) as fixture:
@@ -250,20 +244,6 @@ async def test_a_position_reported_with_a_commit_is_repeated_behind_an_older_rep
         fixture.exchange.report({tp(0): AnsweredPosition(100, 9)}, 2, known_to_coordinator={tp(0)})
         await until(lambda: len(coordinator.seen) > before)
         assert reports(coordinator.seen[before][1]) == {0: 9}
-
-
-async def test_a_response_older_than_an_applied_one_is_dropped() -> None:
-    """With two connections, the parked poll's older response must not bring an older position back."""
-    coordinator = Coordinator()
-    coordinator.positions[1] = 40
-    async with parked(coordinator, {tp(1): 101}) as fixture:
-        coordinator.positions[1] = 100
-        fixture.exchange.report({tp(0): AnsweredPosition(100, 7)}, 1)
-        await until(lambda: fixture.answers[-1].wanted[tp(1)].position == 100)
-        await anyio.wait_all_tasks_blocked()
-        assert [a.wanted[tp(1)].position for a in fixture.answers] == sorted(
-            a.wanted[tp(1)].position for a in fixture.answers
-        )
 
 
 class AnswersWhenReleased(Coordinator):

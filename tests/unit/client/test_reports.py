@@ -67,35 +67,24 @@ def test_a_partition_that_was_split_long_ago_needs_no_more_reports() -> None:
     assert reports.is_due(T1, START._replace(position=61, leader_epoch=1, at_end=True, current_leader_epoch=2))
 
 
-def test_hole_19_a_position_is_reported_again_to_a_coordinator_that_knows_none() -> None:
+@pytest.mark.parametrize(
+    ("incarnation", "known", "number", "due"),
+    [
+        pytest.param(101, 50, 1, False, id="it knows the position"),
+        pytest.param(101, -1, 1, True, id="it knows none"),
+        pytest.param(101, -1, 0, False, id="the response is from before the report"),
+        pytest.param(101, 40, 1, True, id="it knows another: an older report arrived last on another connection"),
+        pytest.param(101, 40, 0, False, id="it knew another before the report"),
+        pytest.param(1, -1, 1, False, id="it asks for an incarnation that was removed"),
+        pytest.param(201, -1, 1, False, id="it asks for an incarnation that this owner has not seen"),
+    ],
+)
+def test_hole_19_a_position_is_reported_again_to_a_coordinator_that_does_not_know_it(
+    incarnation: int, known: int, number: int, due: bool
+) -> None:
     reports = reported()
-    reports.on_asked({T1: (101, 50)}, 1)
-    assert not reports.is_due(T1, START)
-    reports.on_asked({T1: (101, -1)}, 1)
-    assert reports.is_due(T1, START)
-
-
-def test_a_position_is_reported_again_to_a_coordinator_that_knows_another() -> None:
-    """An older report on another connection reached the coordinator last."""
-    reports = reported()
-    reports.on_asked({T1: (101, 40)}, 0)
-    assert not reports.is_due(T1, START)
-    reports.on_asked({T1: (101, 40)}, 1)
-    assert reports.is_due(T1, START)
-
-
-def test_a_response_from_before_the_report_causes_no_second_report() -> None:
-    reports = reported()
-    reports.on_asked({T1: (101, -1)}, 0)
-    assert not reports.is_due(T1, START)
-
-
-@pytest.mark.parametrize("meant", [1, 201])
-def test_a_request_for_another_incarnation_causes_no_second_report(meant: int) -> None:
-    """The waiting member or this owner has not yet seen that the partition was removed and created again."""
-    reports = reported()
-    reports.on_asked({T1: (meant, -1)}, 1)
-    assert not reports.is_due(T1, START)
+    reports.on_asked({T1: (incarnation, known)}, number)
+    assert reports.is_due(T1, START) is due
     assert reports.is_due(T1, START._replace(incarnation=201))
 
 
