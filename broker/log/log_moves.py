@@ -232,6 +232,8 @@ class LogMoves:
         future.layouts.take_over(log.layouts)
         if log.rebuild is None and future.rebuild is None:
             future.producers.take_over(log.producers)
+        else:
+            future.begin_to_lead()  # the copy does not know what the log took without writing
         try:
             self._rename_directories(log, future, target)
             self._replace(log, future, target)

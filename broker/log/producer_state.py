@@ -28,6 +28,7 @@ from anabranch.broker.log.repeated_batches import (
     ProducerConnection,
     find_duplicate,
     follows_run,
+    may_have_gone_on,
     may_repeat,
     repetitions,
 )
@@ -228,9 +229,11 @@ class ProducerState:
         return not in_txn and batch.producer_epoch >= entry.epoch
 
     def knows(self, producer_id: int, epoch: int) -> bool:
-        """Whether the next sequence of the producer in an epoch is known."""
+        """Whether the next sequence of the producer in an epoch is known for certain."""
         entry = self.producers.get(producer_id)
-        return entry is not None and entry.epoch >= epoch
+        if entry is None or entry.epoch < epoch:
+            return False
+        return entry.epoch > epoch or not may_have_gone_on(entry, self.led_from)
 
     def check(self, batch: RecordBatch, origin: AppendOrigin) -> None:
         """Raise unless a data batch, which repeats none, may be appended.
@@ -280,17 +283,12 @@ class ProducerState:
 
     def _check_sequence(self, entry: ProducerEntry, batch: RecordBatch) -> None:
         first = batch.base_sequence
-        if batch.producer_epoch != entry.epoch:
-            expected = 0
-            if first == 0 or entry.epoch == NO_EPOCH:
-                return
-            # However long ago the run was: a producer that has been idle since then goes on after it.
-            if self._may_continue_run(entry, batch) and follows_run(entry, batch, self.led_from):
-                return
-        else:
-            expected = entry.next_sequence
-            if first == expected:
-                return
+        expected = entry.next_sequence if batch.producer_epoch == entry.epoch else 0
+        if first == expected or entry.epoch == NO_EPOCH:
+            return
+        # However long ago the run was: a producer that has been idle since then goes on after it.
+        if self._may_continue_run(entry, batch) and follows_run(entry, batch, self.led_from):
+            return
         raise KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"producer {entry.producer_id} epoch {batch.producer_epoch} sent sequence {first}, expected {expected}",
@@ -329,8 +327,8 @@ class ProducerState:
         if self._capture is not None:
             self._capture.keep(batch.producer_id)
         entry = self.producers[batch.producer_id]
-        if batch.producer_epoch == entry.epoch and batch.base_sequence != entry.next_sequence:
-            return known  # an earlier leader took these sequences
+        if batch.producer_epoch == entry.epoch and known.last_offset < entry.batches[-1].last_offset:
+            return known  # another leader took these sequences
         entry.move_to_epoch(batch.producer_epoch)
         renumbered = known._replace(last_sequence=batch.last_sequence)
         entry.add(renumbered, batch.base_sequence)

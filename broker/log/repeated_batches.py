@@ -133,24 +133,42 @@ def repetitions(
     elif first == producer.next_sequence:
         found = unrepeated(producer)[:1]
     else:
-        found = _before_known(producer, first)
+        found = [*_before_known(producer, first), *after_known(producer, first, led_from)]
     for known in found:
         if _may_equal(batch, known):
             yield known
 
 
-def _before_known(producer: KnownProducer, sequence: int) -> Sequence[BatchMetadata]:
-    """The batch with this sequence, if an earlier leader took the sequences before those that this log knows."""
-    if not producer.batches:
-        return ()
-    first = producer.batches[0]
-    run = [known for known in producer.earlier if known.last_offset < first.last_offset]
-    return [run[index] for index in range(len(run)) if _total(run[index:]) == first.first_sequence - sequence]
+def _before_known(producer: KnownProducer, sequence: int) -> Iterator[BatchMetadata]:
+    """The batch with this sequence, if another leader took the sequences before a batch of the known epoch."""
+    previous = NO_OFFSET
+    for numbered in producer.batches:
+        gap = [known for known in producer.earlier if previous < known.last_offset < numbered.last_offset]
+        for index in range(len(gap)):
+            if _total(gap[index:]) == numbered.first_sequence - sequence:
+                yield gap[index]
+        previous = numbered.last_offset
+
+
+def after_known(producer: KnownProducer, sequence: int, led_from: int) -> Iterator[BatchMetadata]:
+    """The batch with this sequence, if an earlier leader took the sequences after those that are known."""
+    rest = unrepeated(producer)
+    for index in range(1, len(rest)):
+        if _is_earlier(rest[:index], led_from) and _total(rest[:index]) == sequence - producer.next_sequence:
+            yield rest[index]
 
 
 def follows_run(producer: KnownProducer, batch: RecordBatch, led_from: int) -> bool:
     """Whether a new batch may follow a run that an earlier leader took into the batch's epoch, up to its end."""
-    return _ends_with(run_of(producer, None), batch.base_sequence, led_from)
+    if batch.producer_epoch > producer.epoch:
+        return _ends_with(run_of(producer, None), batch.base_sequence, led_from)
+    rest = unrepeated(producer)
+    return _is_earlier(rest, led_from) and _total(rest) == batch.base_sequence - producer.next_sequence
+
+
+def may_have_gone_on(producer: KnownProducer, led_from: int) -> bool:
+    """Whether an earlier leader may have taken more sequences of the known epoch than this one knows."""
+    return _is_earlier(unrepeated(producer)[:1], led_from)
 
 
 def unrepeated(producer: KnownProducer) -> Sequence[BatchMetadata]:
@@ -189,8 +207,11 @@ def _may_equal(batch: RecordBatch, known: BatchMetadata) -> bool:
 
 def _ends_with(run: Sequence[BatchMetadata], count: int, led_from: int) -> bool:
     """Whether some last batches of ``run``, which were written before this broker led, have ``count`` records."""
-    is_earlier = bool(run) and run[-1].last_offset < led_from
-    return is_earlier and any(_total(run[index:]) == count for index in range(len(run)))
+    return _is_earlier(run, led_from) and any(_total(run[index:]) == count for index in range(len(run)))
+
+
+def _is_earlier(run: Sequence[BatchMetadata], led_from: int) -> bool:
+    return bool(run) and run[-1].last_offset < led_from
 
 
 def _total(run: Sequence[BatchMetadata]) -> int:

@@ -2,8 +2,8 @@
 
 ``BumpingProducer`` does what librdkafka does: at most five requests in flight, repetitions first and in order, with the
 same records, timestamps and boundaries. After a final error anywhere it waits for the requests in flight, raises its
-epoch, and counts all batches without a known outcome from sequence 0 again. Answers are lost with their connection, and
-a request that was lost with it may arrive later.
+epoch, and counts all batches without a known outcome from sequence 0 again. Answers are lost with their connection. The
+network may hold back the requests of a connection. They arrive in order, also if the producer has given it up.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 
 import pytest
 import trio
 
 from anabranch.broker.delayed_produce import AwaitedAppend
+from anabranch.broker.log import producer_state, repeated_batches
 from anabranch.broker.log.repeated_batches import MAX_IN_FLIGHT, ProducerConnection
 from anabranch.broker.stock.order_with_idempotence import AwaitedBatches, SentBatch
 from anabranch.protocol.batch_builder import build_batch
@@ -28,6 +31,14 @@ from tests.support.broker.replica_cluster import KEY
 from tests.support.log.log_fixture import START_MS
 
 PRODUCER_ID = 7
+HELD_BACK_S = 100
+"""A request arrives within this time."""
+
+
+class Held(Enum):
+    """The state of a request that the network holds back."""
+
+    BACK = "held back"
 
 
 @dataclass(eq=False)
@@ -37,7 +48,7 @@ class Batch:
     values: list[bytes]
     timestamp: int
     sequence: int | None = None
-    in_flight: AwaitedAppend | ErrorCode | None = None
+    in_flight: AwaitedAppend | ErrorCode | Held | None = None
 
 
 class Connection:
@@ -47,6 +58,12 @@ class Connection:
         self.broker = broker
         self.awaited = AwaitedBatches()
         self.producer = ProducerConnection()
+        self.is_held = False
+        """Whether the network holds back all requests from now on."""
+        self.held: list[bytes] = []
+        self.unanswered: list[AwaitedAppend] = []
+        """The requests without an answer when the producer gave up the connection."""
+        self.lost_at = 0.0
 
 
 class BumpingProducer:
@@ -62,8 +79,8 @@ class BumpingProducer:
         self.acknowledged: dict[int, bytes] = {}
         self.is_bumping = False
         self.next_sequence = 0
-        self.copies: list[tuple[Connection, bytes]] = []
-        """Requests that arrived, and may arrive once more."""
+        self.lost: list[Connection] = []
+        """The connections that the producer has given up, whose requests may still arrive."""
 
     @property
     def in_flight(self) -> list[Batch]:
@@ -83,24 +100,32 @@ class BumpingProducer:
             self.next_sequence += len(batch.values)
         batch.in_flight = self._append(batch, batch.sequence)
 
-    def _append(self, batch: Batch, sequence: int) -> AwaitedAppend | ErrorCode:
+    def _append(self, batch: Batch, sequence: int) -> AwaitedAppend | ErrorCode | Held:
         records = [(b"k", value, (), batch.timestamp) for value in batch.values]
         numbers = {"producer_id": PRODUCER_ID, "producer_epoch": self.epoch, "base_sequence": sequence}
         request = build_batch(records, **numbers)
-        self.copies.append((self.connection, request))
+        if self.connection.is_held:
+            self.connection.held.append(request)
+            return Held.BACK
         return self._handle(self.connection, request)
 
-    def deliver_copy(self, which: int) -> None:
-        """A request whose connection is lost arrives at its broker.
+    def deliver_held(self, which: int) -> None:
+        """The next request of a connection that the producer has given up arrives at its broker."""
+        now = self._cluster.clock.seconds
+        self.lost = [lost for lost in self.lost if lost.held and now - lost.lost_at < HELD_BACK_S]
+        if self.lost:
+            connection = self.lost[which % len(self.lost)]
+            connection.unanswered = [found for found in connection.unanswered if not found.settle()]
+            found = self._handle(connection, connection.held.pop(0))
+            if isinstance(found, AwaitedAppend):
+                connection.unanswered.append(found)
 
-        Not if the broker's log has forgotten the producer: it then takes any sequence, as Apache Kafka does.
-        """
-        late = [copy for copy in self.copies[-30:] if copy[0] is not self.connection]
-        if late:
-            connection, request = late[-1 - which % len(late)]
-            log = self._cluster[connection.broker].log
-            if connection.broker not in self._workload.down and PRODUCER_ID in log.producers.producers:
-                self._handle(Connection(connection.broker), request)
+    def broker_died(self, broker: int) -> None:
+        """The connections with a broker end."""
+        self.lost = [lost for lost in self.lost if lost.broker != broker]
+        if self.connection.broker == broker:
+            self.connection.held.clear()
+            self.lose_connection()
 
     def _handle(self, connection: Connection, request: bytes) -> AwaitedAppend | ErrorCode:
         """Do what the broker's handler does."""
@@ -130,6 +155,10 @@ class BumpingProducer:
         """Take the answers of the connection, which come in the order of the requests."""
         for batch in self.in_flight:
             found = batch.in_flight
+            if isinstance(found, Held):
+                if timed_out:
+                    self.lose_connection()
+                return
             if isinstance(found, AwaitedAppend):
                 if not found.settle():
                     if not timed_out:
@@ -153,10 +182,14 @@ class BumpingProducer:
 
     def lose_connection(self) -> None:
         """The answers on their way are lost. The next requests go to the leader, on another connection."""
+        lost = self.connection
         for batch in self.in_flight:
-            if isinstance(batch.in_flight, AwaitedAppend):
-                batch.in_flight.settle()  # the broker may answer all the same
+            # The broker may answer all the same.
+            if isinstance(batch.in_flight, AwaitedAppend) and not batch.in_flight.settle():
+                lost.unanswered.append(batch.in_flight)
             batch.in_flight = None
+        lost.lost_at = self._cluster.clock.seconds
+        self.lost.append(lost)
         self.connection = Connection(self._workload.leader)
 
     def fail_elsewhere(self) -> None:
@@ -202,11 +235,14 @@ class BumpWorkload(RandomWorkload):
     async def kill(self, which: int) -> None:
         was_down = set(self.down)
         await super().kill(which)
-        if self.producer.connection.broker in set(self.down) - was_down:
-            self.producer.lose_connection()
+        for broker in set(self.down) - was_down:
+            self.producer.broker_died(broker)
 
-    def deliver_copy(self, which: int) -> None:
-        self.producer.deliver_copy(which)
+    def hold_requests(self, _: int) -> None:
+        self.producer.connection.is_held = True
+
+    def deliver_held(self, which: int) -> None:
+        self.producer.deliver_held(which)
 
     def bump(self, which: int) -> None:
         for _ in range(1 + which % 2):
@@ -224,6 +260,7 @@ class BumpWorkload(RandomWorkload):
 
     def heal(self) -> None:
         super().heal()
+        self.producer.lose_connection()
         followers = [broker for broker in REPLICAS if broker != self.leader]
         for _ in range(200):
             if not self.producer.queue:
@@ -243,7 +280,8 @@ ACTIONS = (
         "lose_connection",
         "bump",
         "bump",
-        "deliver_copy",
+        "hold_requests",
+        *("deliver_held",) * 3,
         "elect",
         "deliver",
         "alter_partition",
@@ -275,3 +313,73 @@ def test_each_record_is_written_once_and_in_order(seed: int) -> None:
     rng = random.Random(seed)
     script = [(rng.choice(ACTIONS), rng.randrange(9)) for _ in range(STEPS)]
     trio.run(run_workload, seed, script)
+
+
+def led_again(answered: int) -> None:
+    """A request of broker 1 arrives when broker 1 leads again. Meanwhile broker 2 took its batch and two later ones.
+
+    ``answered``: the number of the batches of which the producer gets the answer of broker 2.
+    """
+    workload = BumpWorkload(1)
+    producer = workload.producer
+    for _ in range(3):
+        workload.produce(0)
+    workload.send(2)
+    workload.cluster.catch_up(1, 2, 3)
+    producer.lose_connection()
+    workload.bump(0)
+    workload.hold_requests(0)
+    workload.send(0)
+    elect(workload, 2)
+    producer.lose_connection()
+    for number in range(3):
+        workload.send(0)
+        if number < answered:
+            workload.take_answers(1)
+    elect(workload, 1)
+    producer.lose_connection()
+    producer.deliver_held(0)
+    workload.produce(0)
+    for _ in range(2):
+        workload.send(0)
+        workload.take_answers(1)
+    workload.look()
+    workload.heal()
+
+
+def elect(workload: BumpWorkload, leader: int) -> None:
+    workload.elect(workload.isr.index(leader))
+    for broker in REPLICAS:
+        workload.deliver(REPLICAS.index(broker))
+    workload.cluster.catch_up(leader, *(broker for broker in REPLICAS if broker != leader))
+
+
+@pytest.mark.parametrize("answered", [2, 3])
+def test_a_request_that_arrives_late_does_not_end_a_run_that_another_leader_took(answered: int) -> None:
+    led_again(answered)
+
+
+def nothing_follows_the_rest_of_a_run(patch: pytest.MonkeyPatch) -> None:
+    follows = producer_state.follows_run
+    patch.setattr(
+        producer_state,
+        "follows_run",
+        lambda known, batch, led_from: batch.producer_epoch > known.epoch and follows(known, batch, led_from),
+    )
+
+
+def the_rest_of_a_run_is_repeated_from_its_beginning(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(repeated_batches, "after_known", lambda *_: ())
+
+
+@pytest.mark.mutation
+@pytest.mark.parametrize(
+    ("switch_off", "answered"),
+    [(nothing_follows_the_rest_of_a_run, 3), (the_rest_of_a_run_is_repeated_from_its_beginning, 2)],
+)
+def test_a_rule_switched_off_is_noticed(
+    switch_off: Callable[[pytest.MonkeyPatch], None], answered: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch_off(monkeypatch)
+    with pytest.raises(AssertionError, match="OUT_OF_ORDER_SEQUENCE_NUMBER"):
+        led_again(answered)

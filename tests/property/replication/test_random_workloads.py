@@ -19,6 +19,7 @@ from anabranch.broker.delayed_produce import AwaitedAppend
 from anabranch.broker.replication.isr import PendingIsr
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.generated.produce import PartitionProduceResponse
+from anabranch.protocol.sentinels import NO_EPOCH
 from tests.support.broker.replica_cluster import LAG_S, ReplicaCluster
 
 REPLICAS = (1, 2, 3)
@@ -92,6 +93,10 @@ class RandomWorkload:
             return True  # this request was applied before, and its response was lost
         if pending.partition_epoch != self.cluster.version or any(replica in self.down for replica in pending.isr):
             return False
+        epochs = self.cluster.broker_epochs
+        if any(epoch not in (NO_EPOCH, epochs[replica]) for replica, epoch in zip(pending.isr, pending.broker_epochs)):
+            self.cluster[broker].partition.isr_refused(pending)  # a member has restarted since its last fetch (KIP-903)
+            return False
         self.isr = list(pending.isr)
         self.cluster.version += 1
         return True
@@ -123,6 +128,7 @@ class RandomWorkload:
         for broker in list(self.down):
             del self.down[broker]
             self.cluster.live[broker] = None
+            self.cluster.broker_epochs[broker] += 1
             if self.isr == [broker] or self.leader == broker:
                 self._new_epoch(broker, self.isr)
             self._deliver(broker)

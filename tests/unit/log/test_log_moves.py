@@ -6,6 +6,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
@@ -17,6 +18,7 @@ from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_manager import LogManager
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.paths import PARTITION_METADATA, parse_future_directory_name
+from anabranch.broker.log.producer_rebuild import ProducerRebuild
 from anabranch.broker.log.repeated_batches import Answer, ProducerConnection
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
@@ -129,6 +131,28 @@ async def test_a_moved_log_knows_what_was_answered_and_when_producers_appended(l
         moved = log_of(manager)
         assert moved.producers.producers[9].appended_ms == START_MS
         assert not moved.append_as_leader(idempotent(0, epoch=1), 0, connection=connection).duplicate
+
+
+async def test_a_moved_log_whose_producers_are_read_again_may_lack_what_the_log_took(
+    log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It then goes on like a new leader, which does not know the epochs that its predecessor took without writing."""
+    update_config = PartitionLog.update_config
+
+    def truncate(copy: PartitionLog, config: LogConfig) -> None:
+        update_config(copy, config)
+        copy.rebuild = cast(ProducerRebuild, object())
+
+    monkeypatch.setattr(PartitionLog, "update_config", truncate)
+    async with running(log_fixture) as manager:
+        before = log_of(manager)
+        before.append_as_leader(idempotent(0), 0)
+        assert before.append_as_leader(idempotent(0, epoch=2), 0).duplicate
+        manager.moves.request(T, other_dir(log_fixture, manager))
+        await until(lambda: log_of(manager) is not before)
+        moved = log_of(manager)
+        moved.rebuild = None
+        assert moved.append_as_leader(idempotent(1, epoch=2), 0).base_offset == 1
 
 
 @pytest.mark.parametrize("restarts", [False, True])

@@ -212,6 +212,50 @@ def test_a_late_copy_of_a_request_is_recognised_after_a_run_that_a_predecessor_f
     assert [send(log, b"d", 2, 1), send(log, b"e", 2, 2)] == [(3, True), (4, False)]
 
 
+def test_a_late_copy_of_what_a_predecessor_took_does_not_end_its_run(log_fixture: LogFixture) -> None:
+    log = followed(log_fixture)  # the predecessor answered b and c as sequences 0 and 1 of epoch 2
+    assert send(log, b"b", 2, 0) == (1, True), "the network held this copy back"
+    assert refused(send, log, b"d", 2, 3) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(log, b"d", 2, 2) == (3, False)
+    assert refused(send, log, b"x", 2, 1) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "c has this sequence"
+    assert [send(log, b"c", 2, 1), send(log, b"b", 2, 0), send(log, b"e", 2, 3)] == [(2, True), (1, True), (4, False)]
+
+
+def test_a_repetition_is_recognised_after_a_late_copy_of_an_earlier_one(log_fixture: LogFixture) -> None:
+    log = followed(log_fixture)  # the predecessor answered a and b as sequences 0 and 1 of epoch 2, and took c
+    assert send(log, b"a", 2, 0) == (0, True), "the network held this copy back"
+    assert refused(send, log, b"x", 2, 2) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert [send(log, b"c", 2, 2), send(log, b"b", 2, 1), send(log, b"d", 2, 3)] == [(2, True), (1, True), (3, False)]
+
+
+def test_after_a_late_copy_a_predecessor_took_nothing_that_it_had_not(log_fixture: LogFixture) -> None:
+    log = followed(log_fixture)
+    assert [send(log, b"d", 0, 3), send(log, b"e", 0, 4)] == [(3, False), (4, False)], "copies that were held back"
+    assert send(log, b"c", 2, 0) == (2, True)
+    assert refused(send, log, b"e", 2, 2) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "d is not repeated yet"
+    assert refused(send, log, b"f", 2, 3) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert [send(log, b"d", 2, 1), send(log, b"e", 2, 2), send(log, b"f", 2, 3)] == [(3, True), (4, True), (5, False)]
+
+
+def test_a_leader_that_leads_again_goes_on_after_a_run_that_another_one_finished(log_fixture: LogFixture) -> None:
+    log = log_fixture.create()
+    for sequence, value in enumerate((b"a", b"b", b"c")):
+        send(log, value, 0, sequence)
+    assert send(log, b"b", 2, 0) == (1, True)
+    assert refused(send, log, b"d", 2, 2) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "no other one has led since"
+    log.begin_to_lead()  # another one led, and took c
+    assert send(log, b"d", 2, 2) == (3, False)
+
+
+def test_a_follower_keeps_what_it_took_and_recognises_what_the_next_leader_took(log_fixture: LogFixture) -> None:
+    log = followed(log_fixture)
+    assert send(log, b"b", 2, 0) == (1, True)
+    numbers = {"producer_id": 9, "producer_epoch": 2, "base_sequence": 2}
+    log.append_as_follower(batch(b"d", base_offset=3, **numbers))  # the next leader took c as sequence 1
+    log.begin_to_lead()
+    assert [send(log, b"c", 2, 1), send(log, b"b", 2, 0), send(log, b"e", 2, 3)] == [(2, True), (1, True), (4, False)]
+
+
 def test_a_leader_knows_the_epochs_of_its_own_term(log_fixture: LogFixture) -> None:
     log = followed(log_fixture)
     for sequence, value in enumerate((b"d", b"e"), 3):
@@ -252,6 +296,22 @@ async def test_a_run_and_the_time_of_the_append_survive_a_restart(log_fixture: L
     assert log.producers.producers[9].appended_ms == START_MS
     assert [send(log, b"b", 1, 0, timestamp=1), send(log, b"c", 1, 1, timestamp=1)] == [(1, True), (2, True)]
     assert send(log, b"d", 1, 2, timestamp=1) == (3, False)
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.trio
+async def test_a_run_that_a_predecessor_finished_is_known_after_a_restart(
+    log_fixture: LogFixture, crashes: bool
+) -> None:
+    log = followed(log_fixture)
+    assert [send(log, b"b", 2, 0), send(log, b"d", 2, 2)] == [(1, True), (3, False)]
+    if crashes:
+        log.close_files()
+        log = await log_fixture.reopen()
+        log.begin_to_lead()
+    else:
+        log = await restarted(log_fixture, log)
+    assert [send(log, b"c", 2, 1), send(log, b"b", 2, 0), send(log, b"e", 2, 3)] == [(2, True), (1, True), (4, False)]
 
 
 @pytest.mark.trio

@@ -121,6 +121,19 @@ def test_an_awaited_batch_of_a_new_producer_epoch_is_written_before_later_ones(l
     assert [log.send(2, epoch=1), log.send(0, epoch=1)] == [AGAIN, WRITTEN]
 
 
+def test_an_awaited_batch_is_written_before_batches_that_may_follow_those_of_an_earlier_leader(log: Log) -> None:
+    """The earlier leader may have taken all three in epoch 2. This one has taken the first, from a late copy."""
+    for first in (0, 1, 2):
+        log.send(first, count=1)
+    log.producers.led_from = 3
+    records = [(b"k", b"v", (), 1000)]
+    copy = RecordBatch(build_batch(records, producer_id=7, producer_epoch=2, base_sequence=0))
+    log.producers.record_repetition(copy, log.producers.producers[7].batches[0], 1000)
+    log.send(1, count=1, epoch=2, refusal=UNKNOWN)
+    assert log.send(3, count=1, epoch=2) == AGAIN
+    assert [log.send(1, count=1, epoch=2), log.send(3, count=1, epoch=2)] == [WRITTEN, MISSED]
+
+
 def test_a_producer_that_continues_in_a_new_epoch_is_not_refused(log: Log) -> None:
     log.send(0, refusal=UNKNOWN)
     assert log.send(0, epoch=1) == WRITTEN
