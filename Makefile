@@ -11,7 +11,7 @@ SEED ?=
 # Clusters and tests start hundreds of processes. Without cached bytecode each would compile every module first.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo up test check lint unit sim soak fuzz mutations model compose-test bench docs gen clean help
+.PHONY: demo up test system check lint unit sim soak fuzz mutations model compose-test bench docs gen clean help
 
 demo: $(VENV)/.user ## a stream of events through live resizes, then the audit, on a local cluster
 	$(BIN)/anabranch demo $(ARGS)
@@ -23,10 +23,14 @@ up: $(VENV)/.user ## a local cluster in the foreground
 LONGEST_FIRST := tests/sim tests/model tests/integration tests/interop tests/component \
 	tests/contract tests/history tests/property tests/fuzz
 
-test: check ## everything: lint, types, unit, property, contract, integration, interop, containers
-	PYTHON=$(BIN)/python tests/setup-system
+test: ## everything: lint, types, unit, property, contract, integration, interop, containers
+	$(SIDE_BY_SIDE) system lint $(UNIT)
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(LONGEST_FIRST) $(ARGS)
 	$(MAKE) compose-test BESIDE=tests/soak
+
+# Packages and images are fetched while Python packages are, and beside the linters.
+system: $(VENV)/bin/python
+	PYTHON=$(BIN)/python tests/setup-system
 
 # Each part of the unit tests is one process, which imports only the modules of its own tests. The last part has what no
 # other has.
@@ -36,7 +40,7 @@ UNIT_TOOLS := $(addprefix tests/unit/,audit cli console controller)
 UNIT_REST := tests/golden $(filter-out $(UNIT_CLIENT) $(UNIT_BROKER) $(UNIT_TOOLS),$(wildcard tests/unit/[a-z]*))
 UNIT := unit-client unit-broker unit-tools unit-rest
 # All at once: some tests wait for time-outs. The output of each is shown at its end, if this make can do that.
-SIDE_BY_SIDE := $(MAKE) --no-print-directory -j5 $(if $(filter output-sync,$(.FEATURES)),--output-sync)
+SIDE_BY_SIDE := $(MAKE) --no-print-directory -j6 $(if $(filter output-sync,$(.FEATURES)),--output-sync)
 
 check: $(VENV)/.dev ## under a minute: ruff, import-linter, mypy, tidy, unit, golden
 	$(SIDE_BY_SIDE) lint $(UNIT)
