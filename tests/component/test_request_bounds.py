@@ -86,7 +86,6 @@ def in_steps_without_collections(monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     gc.disable()
     yield
     gc.enable()
-    gc.unfreeze()
 
 
 def messages_alive() -> Counter[str]:

@@ -41,8 +41,8 @@ CLEANED_SOON = {
 """Each batch gets its own segment, and all segments of a partition except the last one are cleaned."""
 NUMBER = "number"
 CLEANED_S = 3.0
-TRIES = range(1, 11)
-"""Seeds to try with a rule switched off. The first seed found every rule when the tests were written."""
+TRIES = range(2, 12)
+"""Seeds to try with a rule switched off. The first one finds every rule."""
 CHECKS = (
     promise_checks.promise,
     promise_checks.callbacks,

@@ -21,7 +21,7 @@ from tests.sim.members import GROUP
 from tests.sim.random_run import Plan, Run, run_plan
 from tests.sim.test_cluster import FIRST_SEED, keeps_its_promises
 
-SEEDS = int(os.environ.get("ANABRANCH_SIM_SEEDS", "24"))
+SEEDS = int(os.environ.get("ANABRANCH_SIM_SEEDS", "16"))
 
 
 LOOKED_AT_AGAIN = 10

@@ -12,13 +12,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LIST = ROOT / "tests" / "mutations.txt"
-FOLDERS = ("tests/sim", "tests/model", "tests/history", "tests/component", "tests/property", "tests/unit/client")
-AUDIT = "tests/integration/test_audit_spark.py"
+MARK = "mark.mutation"
+"""The files with this text are looked at."""
 
 
 def mutations() -> list[str]:
     """The ids of the tests, sorted."""
-    command = [sys.executable, "-m", "pytest", "-m", "mutation", "--collect-only", *FOLDERS, AUDIT]
+    files = [str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if MARK in path.read_text()]
+    command = [sys.executable, "-m", "pytest", "-m", "mutation", "--collect-only", *files]
     command += ["-p", "no:cacheprovider", "-o", "addopts=--strict-markers --import-mode=importlib -q"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     if done.returncode:

@@ -58,7 +58,6 @@ class Cost:
             self.kept = tracemalloc.get_traced_memory()[0]
         finally:
             tracemalloc.stop()
-            gc.unfreeze()
 
     def _run(self, decoding: steps.Steps[Any]) -> None:
         blocks = sys.getallocatedblocks()

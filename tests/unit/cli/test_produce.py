@@ -151,21 +151,35 @@ def test_without_a_terminal_a_missing_topic_is_created_only_on_request(capsys: p
     assert str(refused.value) == REFUSAL
 
 
-@pytest.mark.parametrize(("answer", "status"), [(b"y\n", 0), (b"\n", 1), (b"n\n", 1), (b"", 1)])
-def test_a_terminal_is_asked_whether_to_create_a_topic(answer: bytes, status: int) -> None:
+ASKS = """
+from anabranch.cli.produce import agree_to_create
+from anabranch.command_error import CommandError
+
+for topic in ("first", "second", "third", "fourth"):
+    try:
+        agree_to_create(topic, create=False)
+        print("agreed to", topic)
+    except CommandError as refused:
+        print(refused)
+"""
+
+
+def test_a_terminal_is_asked_whether_to_create_a_topic() -> None:
     """The records come from a pipe, so the answer is read from the terminal."""
-    program = "from anabranch.cli.produce import agree_to_create as ask; ask('nope', create=False)"
     child, controlling = pty.fork()
     if child == 0:  # pragma: no cover: another process
-        os.execv(sys.executable, [sys.executable, "-c", program])
+        os.execv(sys.executable, [sys.executable, "-c", ASKS])
     shown = b""
-    while b"[y/N]? " not in shown:
-        shown += os.read(controlling, 4096)
-    os.write(controlling, answer or b"\x04")
+    for asked, answer in enumerate((b"y\n", b"\n", b"n\n", b"\x04"), 1):
+        while shown.count(b"[y/N]? ") < asked:
+            shown += os.read(controlling, 4096)
+        os.write(controlling, answer)
     with suppress(OSError):  # Linux reports the end of the terminal as an error
         while more := os.read(controlling, 4096):
             shown += more
     os.close(controlling)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == status
-    assert b"topic nope does not exist. Create it" in shown
-    assert (b"was not created" in shown) == bool(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    for topic in (b"first", b"second", b"third", b"fourth"):
+        assert b"topic %s does not exist. Create it" % topic in shown
+    assert b"agreed to first" in shown and shown.count(b"agreed") == 1
+    assert shown.count(b"was not created") == 3
