@@ -25,9 +25,14 @@ COMPILED_MODULES = (
     "anabranch/protocol/produced_batch.py",
     "anabranch/protocol/batch_builder.py",
     "anabranch/protocol/key_placement.py",
+    "anabranch/client/producer/accumulator.py",
+    "anabranch/client/producer/partition_queue.py",
+    "anabranch/client/producer/placement_while_resized.py",
+    "anabranch/client/producer/producer_batch.py",
+    "anabranch/client/producer/sent_record.py",
 )
-# What mypy must see to know the types the compiled modules use.
-_SOURCES = "anabranch/protocol"
+# What mypy must see to know the types the compiled modules use, and the packages by which it names a module.
+_SOURCES = "anabranch"
 _SWITCH = "ANABRANCH_COMPILE"
 _REQUIREMENTS = ["mypy>=1.13", "setuptools>=65"]
 # The project's own settings do not apply: they name packages that a build environment lacks.
@@ -89,7 +94,6 @@ def compile_modules(root: Path, work: Path) -> list[Path]:
     Returns the extension modules; below ``work`` they lie as they must lie in site-packages. Raises CompileError.
     """
     shutil.copytree(root / _SOURCES, work / _SOURCES, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.pyd"))
-    (work / "anabranch" / "__init__.py").touch()  # mypyc names a module by the packages it lies in
     (work / "mypy.ini").write_text(_MYPY_CONFIG)
     command = [sys.executable, "-m", "mypyc", "--config-file", "mypy.ini", *COMPILED_MODULES]
     result = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)

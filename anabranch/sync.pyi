@@ -57,10 +57,8 @@ from anabranch.client.net.offsets import EpochEnd
 from anabranch.client.options import AdminOptions, ConsumerOptions, Key, ProducerOptions, SentKey, SentValue, Value
 from anabranch.client.producer.partitioner import Partitioner
 from anabranch.client.producer.producer_batch import OnDelivery
+from anabranch.client.producer.sent_record import Headers
 from anabranch.ordered_resize.autoscale import Measured
-from anabranch.protocol.batch_layout import Header
-
-Headers = Sequence[Header] | Mapping[str, bytes | None] | None
 
 class RecordHandle:
     def done(self) -> bool: ...

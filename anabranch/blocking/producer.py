@@ -22,8 +22,9 @@ from anabranch.client import RecordMetadata
 from anabranch.client.arguments import duration, function, optional, unknown_argument
 from anabranch.client.config import ProducerConfig, documented
 from anabranch.client.errors import BufferExhaustedError, IllegalStateError, KafkaError, KafkaTimeoutError
-from anabranch.client.producer.producer import Headers, SentRecord, batches_of, pairs, written
+from anabranch.client.producer.producer import batches_of, pairs, written
 from anabranch.client.producer.producer_batch import OnDelivery
+from anabranch.client.producer.sent_record import Headers, SentRecord
 from anabranch.protocol.batch_builder import estimate_record_bytes
 from anabranch.real.producer import Producer as AsyncProducer
 from anabranch.runtime.signal import Signal
@@ -199,7 +200,7 @@ class Producer(BlockingClient[AsyncProducer]):
             return RecordHandle(self, None, sent)
         record = client._record(topic, value, key, partition, headers, timestamp_ms)
         size = _size(record)
-        if not client._fits(topic, partition, size, self._queued_bytes - self._taken_bytes):
+        if not client._accumulator.fits(topic, partition, size, self._queued_bytes - self._taken_bytes):
             self._run(self._until_it_fits, record)
         handle = RecordHandle(self, record, None, on_delivery)
         try:
@@ -264,7 +265,7 @@ class Producer(BlockingClient[AsyncProducer]):
         handles = []
         for record in group:
             handle = client._append(*record)
-            if handle is None or client._gives_way:
+            if handle is None or client._accumulator.gives_way:
                 handle = await client._take(record, handle)
             handles.append(handle)
         return handles
@@ -315,7 +316,7 @@ class Producer(BlockingClient[AsyncProducer]):
         self._made_progress()
         if many:
             time.sleep(LET_GO_FOR_S)
-        if client._gives_way:
+        if client._accumulator.gives_way:
             await client._give_way()
 
     async def _append_later(self, record: SentRecord) -> AsyncRecordHandle:
@@ -355,7 +356,7 @@ class Producer(BlockingClient[AsyncProducer]):
             await self._progress.wait()
 
     async def _until_it_fits(self, record: SentRecord) -> None:
-        while not self._client._fits(record[0], record[3], record[-1], 0):
+        while not self._client._accumulator.fits(record[0], record[3], record[-1], 0):
             await self._client._until_it_fits(*record)
 
     async def _close_in_loop(self, timeout_ms: float | None) -> None:
@@ -403,8 +404,9 @@ def _call_undelivered(client: AsyncProducer, record: SentRecord, on_delivery: On
 
 def _size(record: SentRecord) -> int:
     """The bytes of a record in a batch, at most."""
-    _, key, value, _, headers, *_, size = record
-    return estimate_record_bytes(key, value, headers) if headers else size + _RECORD_OVERHEAD_BYTES
+    if not record[4]:
+        return record[7] + _RECORD_OVERHEAD_BYTES
+    return estimate_record_bytes(record[1], record[2], record[4])
 
 
 def _nothing() -> None:

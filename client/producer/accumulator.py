@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from anabranch.client.cluster import TopicInfo
-from anabranch.client.errors import ErrorCode, KafkaError, KafkaTimeoutError, OutcomeUnknownError
+from anabranch.client.errors import KafkaError, KafkaTimeoutError, OutcomeUnknownError
 from anabranch.client.producer.callbacks import Callbacks
 from anabranch.client.producer.partition_queue import PartitionQueue
+from anabranch.client.producer.partitioner import StickyPartitioner, cached_place
 from anabranch.client.producer.placement_while_resized import TopicPlacement
 from anabranch.client.producer.producer_batch import BatchResult, ProducerBatch, RecordHandle
 from anabranch.client.producer.unwritten_records_placed_again import Placing, Replaced, Replacement
-from anabranch.protocol.batch_builder import BatchBuilder, estimate_batch_bytes
+from anabranch.protocol.batch_builder import BatchBuilder
 from anabranch.protocol.batch_layout import Header
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.plurals import counted, one_or_many
@@ -26,6 +27,8 @@ from anabranch.protocol.records import RecordBatch, increment_sequence
 from anabranch.protocol.sentinels import NO_INCARNATION, NO_SEQUENCE
 from anabranch.protocol.types import TopicPartition
 
+GIVES_WAY_AFTER_MS = 2
+"""So long a loop of sends keeps the sender from running, at most."""
 MAX_OUTSTANDING_BATCHES = 5
 """Batches of one producer and partition whose sequences a broker remembers (Kafka's ProducerStateEntry)."""
 
@@ -44,6 +47,7 @@ class Accumulator:
         max_in_flight: int,
         idempotent: bool,
         compression_level: int | None = None,
+        sticky: StickyPartitioner | None = None,
     ) -> None:
         self.batch_size = batch_size
         self.linger_ms = linger_ms
@@ -58,6 +62,12 @@ class Accumulator:
         self.topics: dict[str, TopicPlacement] = {}
         self._queues_of: dict[str, list[PartitionQueue]] = {}
         self.buffered_bytes = 0
+        self._sticky = sticky
+        """Chooses partitions; None if the user's function does."""
+        self.gives_way_at_ms = 0
+        """The wall-clock time (ms, like a record's timestamp) from which a loop of sends lets the sender run."""
+        self.gives_way = False
+        """Whether the loop of sends should let the sender run."""
         self.flushing = 0
         """Number of running calls of flush and close. While it is above 0, no batch lingers."""
 
@@ -83,6 +93,49 @@ class Accumulator:
         return self._queues_of[topic.name]
 
     # ------------------------------------------------------------ taking records
+
+    def accept(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        partition: int | None,
+        headers: Sequence[Header],
+        timestamp: int,
+        now_ms: int,
+        size: int,
+    ) -> RecordHandle | None:
+        """Add a record to the open batch of its partition: the usual case of ``Producer._append``, and most of them.
+
+        The record is judged, and the producer open. Returns None for anything unusual, and has no effect then, but
+        that a batch without room for the record is full.
+        """
+        placement = self.topics.get(topic)
+        if placement is None or (self.buffered_bytes + size > self.buffer_memory and self.buffered_bytes):
+            return None
+        info = placement.info
+        if not info.partitions:
+            return None
+        initial, undeleted = info.layout
+        chosen = partition
+        if chosen is None:
+            if self._sticky is None:
+                return None
+            if key is None:
+                chosen = self._sticky.place(info, None)
+            else:
+                chosen = cached_place(key, initial, undeleted)
+        if chosen >= undeleted or chosen not in info.partitions or (placement.watches_keys and key is not None):
+            return None
+        handle = self.append(topic, chosen, key, value, headers, timestamp, partition is not None)
+        if handle is not None and now_ms >= self.gives_way_at_ms:
+            self.give_way(now_ms)
+        return handle
+
+    def give_way(self, now_ms: int) -> None:
+        """Let the sender run soon, and again after some time."""
+        self.gives_way_at_ms = now_ms + GIVES_WAY_AFTER_MS
+        self.gives_way = True
 
     def append(
         self,
@@ -162,6 +215,14 @@ class Accumulator:
         """Whether ``size`` more bytes fit into the buffer after the queued ones. An empty buffer takes any size."""
         before = self.buffered_bytes + queued_bytes
         return before + size <= self.buffer_memory or before == 0
+
+    def fits(self, topic: str, partition: int | None, size: int, queued_bytes: int) -> bool:
+        """Whether a record can probably be appended at once, after ``queued_bytes`` of others. For any thread."""
+        placement = self.topics.get(topic)
+        if placement is None or not placement.info.partitions or not self.has_room(size, queued_bytes):
+            return False
+        info = placement.info
+        return partition is None or (partition in info.partitions and partition < info.layout[1])
 
     # ------------------------------------------------------------ giving batches
 
@@ -389,16 +450,3 @@ class Accumulator:
     def _release(self, batch: ProducerBatch) -> None:
         self.buffered_bytes -= batch.charged_bytes
         batch.charged_bytes = 0
-
-
-def check_record_size(
-    key: bytes | None, value: bytes | None, headers: Sequence[Header], max_request_size: int, buffer_memory: int
-) -> None:
-    """Raise MESSAGE_TOO_LARGE for a record that could never be sent."""
-    size = estimate_batch_bytes(key, value, headers)
-    if size > max_request_size:
-        why = f"the record takes {size} bytes in a batch, more than max_request_size ({max_request_size})"
-        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, why)
-    if size > buffer_memory:
-        why = f"the record takes {size} bytes in a batch, more than buffer_memory ({buffer_memory})"
-        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, why)

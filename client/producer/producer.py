@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, Never, Unpack
 
 import anyio
@@ -24,23 +24,20 @@ from anabranch.client.errors import (
 )
 from anabranch.client.lifecycle import Client
 from anabranch.client.options import ProducerOptions, SentKey, SentValue
-from anabranch.client.producer.accumulator import Accumulator, check_record_size
+from anabranch.client.producer.accumulator import GIVES_WAY_AFTER_MS, Accumulator
 from anabranch.client.producer.message_batch import MessageBatch
 from anabranch.client.producer.moved_key_tombstones import MovedKeys
-from anabranch.client.producer.partitioner import Partitioner, StickyPartitioner, cached_place, judged_partitioner
+from anabranch.client.producer.partitioner import Partitioner, StickyPartitioner, judged_partitioner
 from anabranch.client.producer.placement_while_resized import TopicPlacement
 from anabranch.client.producer.producer_batch import OnDelivery, ProducerBatch, RecordHandle, RecordMetadata
 from anabranch.client.producer.sender import Sender
+from anabranch.client.producer.sent_record import Headers, Judge, SentRecord
 from anabranch.client.producer.unwritten_records_placed_again import Placing
 from anabranch.client.tasks import Tasks
 from anabranch.protocol.batch_layout import Header
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 
-Headers = Sequence[Header] | Mapping[str, bytes | None] | None
-SentRecord = tuple[str, bytes | None, bytes | None, int | None, Sequence[Header], int, int, int]
-"""Topic, key, value, partition, headers, timestamp (ms), time of the call (ms), bytes of key and value."""
-_GIVES_WAY_AFTER_MS = 2
 _RECORD: dict[str, arguments.Rule] = dict.fromkeys(
     ("topic", "value", "key", "partition", "headers", "timestamp_ms"), arguments.by_itself
 )
@@ -76,12 +73,9 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         self._sticky = StickyPartitioner(self._env.rng)
         self._places_by_key = partitioner is None
         self._place: Partitioner = self._sticky.place if partitioner is None else judged_partitioner(partitioner)
-        self._now_ms = self._env.clock.now_ms
+        self._judge = Judge(self._config, self._env.clock.now_ms).judged
         self._progress: anyio.Event
         self._memory_waiters = 0
-        self._gives_way_at_ms = 0
-        """The wall-clock time (ms, like a record's timestamp) from which a loop of sends lets the sender run."""
-        self._gives_way = False
         self._seen_rounds = 0
         """The value of ``Sender.rounds`` at the start of the oldest batch that the sender has not seen."""
         self._accumulator: Accumulator
@@ -101,6 +95,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
             compression_level=config.compression_level,
             max_in_flight=config.max_in_flight_requests_per_connection,
             idempotent=config.enable_idempotence,
+            sticky=self._sticky if self._places_by_key else None,
         )
         placing = Placing(
             place=self._place,
@@ -180,9 +175,12 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
             raise arguments.unknown_argument("Producer.send", unknown)
         if on_delivery is not None:
             arguments.function("on_delivery", on_delivery)
-        record = self._record(topic, value, key, partition, headers, timestamp_ms)
-        handle = self._append(*record)
-        if handle is None or self._gives_way:
+        if self._tasks is None or self._closed or self._failure is not None:
+            self._ensure_open()
+        record = self._judge(topic, value, key, partition, headers, timestamp_ms)
+        accumulator = self._accumulator
+        handle = accumulator.accept(*record)
+        if handle is None or accumulator.gives_way:
             return await self._take(record, handle, on_delivery)
         if on_delivery is not None:
             handle.call_on_delivery(on_delivery)
@@ -193,20 +191,22 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
     ) -> RecordHandle:
         """Append a record that lacks something, once it is there, and let the sender run when it should.
 
-        ``handle``: what ``_append`` returned for the record.
+        ``handle``: what ``Accumulator.accept`` or ``_append`` returned for the record.
         """
+        if handle is None:
+            handle = self._append_unusual(*record)
         while handle is None:
             await self._until_it_fits(*record)
             handle = self._append(*record)
         if on_delivery is not None:
             handle.call_on_delivery(on_delivery)
-        if self._gives_way:
+        if self._accumulator.gives_way:
             await self._give_way()
         return handle
 
     async def _give_way(self) -> None:
         """Let the sender run."""
-        self._gives_way = False
+        self._accumulator.gives_way = False
         await anyio.lowlevel.checkpoint()
 
     def _record(
@@ -221,36 +221,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         """The arguments of ``send``, judged and serialized. Any thread may call this."""
         if self._tasks is None or self._closed or self._failure is not None:
             self._ensure_open()
-        config = self._config
-        if type(topic) is not str:
-            topic = arguments.topic("topic", topic)
-        if partition is not None:
-            partition = arguments.partition("partition", partition)
-        if timestamp_ms is not None:
-            timestamp_ms = arguments.timestamp("timestamp_ms", timestamp_ms)
-        key_data: Any = key if config.key_serializer is None else config.key_serializer(key)
-        data: Any = value if config.value_serializer is None else config.value_serializer(value)
-        if key_data is not None and type(key_data) is not bytes:
-            key_data = arguments.blob("key", key_data)
-        if data is not None and type(data) is not bytes:
-            data = arguments.blob("value", data)
-        size = (0 if key_data is None else len(key_data)) + (0 if data is None else len(data))
-        pairs: Sequence[Header] = () if headers is None else _header_pairs(headers)
-        if pairs or size > config.batch_size:
-            check_record_size(key_data, data, pairs, config.max_request_size, config.buffer_memory)
-        now_ms = self._now_ms()
-        return topic, key_data, data, partition, pairs, now_ms if timestamp_ms is None else timestamp_ms, now_ms, size
-
-    def _fits(self, topic: str, partition: int | None, size: int, queued_bytes: int) -> bool:
-        """Whether a record can probably be appended at once, after other records. Any thread may call this."""
-        accumulator = self._accumulator
-        placement = accumulator.topics.get(topic)
-        if placement is None or not placement.info.partitions:
-            return False
-        if not accumulator.has_room(size, queued_bytes):
-            return False
-        info = placement.info
-        return partition is None or (partition in info.partitions and partition < info.layout[1])
+        return self._judge(topic, value, key, partition, headers, timestamp_ms)
 
     async def _until_it_fits(
         self,
@@ -289,25 +260,38 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
     ) -> RecordHandle | None:
         """Choose the record's partition and append the record to its batch; None if something is lacking for it.
 
-        Between this choice and the append no other task runs. ``_gives_way`` is set when the sender should run.
+        Between this choice and the append no other task runs. ``Accumulator.gives_way`` is set when the sender should
+        run.
         """
         if self._closed or self._failure is not None:
             self._ensure_open()  # otherwise the record would never have an outcome
+        handle = self._accumulator.accept(topic, key, data, partition, pairs, timestamp_ms, now_ms, size)
+        if handle is None:
+            handle = self._append_unusual(topic, key, data, partition, pairs, timestamp_ms, now_ms, size)
+        return handle
+
+    def _append_unusual(
+        self,
+        topic: str,
+        key: bytes | None,
+        data: bytes | None,
+        partition: int | None,
+        pairs: Sequence[Header],
+        timestamp_ms: int,
+        now_ms: int,
+        size: int,
+    ) -> RecordHandle | None:
+        """``_append`` of a record that ``Accumulator.accept`` has not taken."""
         accumulator = self._accumulator
         placement = accumulator.topics.get(topic)
         if placement is None or not placement.info.partitions or not accumulator.has_room(size):
             return None
         info = placement.info
-        initial, undeleted = info.layout
-        pinned = partition is not None
-        if partition is not None:
-            chosen = partition
-        elif key is not None and self._places_by_key:
-            chosen = cached_place(key, initial, undeleted)
-        else:
-            chosen = self._place(info, key)
+        chosen = self._place(info, key) if partition is None else partition
         if chosen not in info.partitions:
             return None
+        pinned = partition is not None
+        undeleted = info.layout[1]
         if chosen >= undeleted:
             raise PartitionMarkedError(TopicPartition(topic, chosen), undeleted)
         handle = accumulator.append(topic, chosen, key, data, pairs, timestamp_ms, pinned)
@@ -323,13 +307,12 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
             self._metadata.touch(topic, now)
             if self._sender.rounds != self._seen_rounds:
                 self._seen_rounds = self._sender.rounds
-                self._gives_way_at_ms = now_ms + _GIVES_WAY_AFTER_MS
+                accumulator.gives_way_at_ms = now_ms + GIVES_WAY_AFTER_MS
             self._sender.wake()
         if placement.watches_keys and key is not None:
             self._moved_keys.sent(placement, key, handle)
-        if filled or now_ms >= self._gives_way_at_ms:
-            self._gives_way_at_ms = now_ms + _GIVES_WAY_AFTER_MS
-            self._gives_way = True
+        if filled or now_ms >= accumulator.gives_way_at_ms:
+            accumulator.give_way(now_ms)
         return handle
 
     async def send_and_wait(
@@ -353,11 +336,15 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         The records share requests as far as their partitions allow. Once all records have an outcome, the first error
         is raised.
         """
+        self._ensure_open()
+        accumulator = self._accumulator
         handles: list[RecordHandle] = []
         for key, value in pairs(records):
-            record = self._record(topic, value, key, partition, None, None)
-            handle = self._append(*record)
-            if handle is None or self._gives_way:
+            if self._closed or self._failure is not None:
+                self._ensure_open()
+            record = self._judge(topic, value, key, partition, None, None)
+            handle = accumulator.accept(*record)
+            if handle is None or accumulator.gives_way:
                 handle = await self._take(record, handle)
             handles.append(handle)
         await self._settled(batches_of(handles))
@@ -518,20 +505,6 @@ def written(handles: list[Any]) -> list[RecordMetadata]:
     """
     handles.reverse()
     return [handles.pop().result() for _ in range(len(handles))]
-
-
-def _header_pairs(headers: Any) -> Sequence[Header]:
-    pairs: list[Header] = []
-    given = headers.items() if isinstance(headers, Mapping) else headers
-    for at, pair in enumerate(arguments.items("headers", given, "a mapping or a list of pairs")):
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise arguments.refused(TypeError, f"headers[{at}]", pair, "a pair of a name and a value")
-        name = arguments.text(f"headers[{at}]: the name", pair[0])
-        content = pair[1]
-        if content is not None and not isinstance(content, bytes | bytearray | memoryview):
-            raise arguments.refused(TypeError, f"headers: the value of {name!r},", content, "bytes or None")
-        pairs.append((name, None if content is None else bytes(content)))
-    return pairs
 
 
 async def _settled(batch: ProducerBatch) -> None:

@@ -253,7 +253,9 @@ class RecordHandle:
         return batch, index
 
     def __await__(self) -> Generator[Any, Any, RecordMetadata]:
-        return self.wait().__await__()
+        if self._batch.result is None:
+            yield from self.wait().__await__()
+        return self.result()
 
     async def wait(self) -> RecordMetadata:
         """Wait for the outcome; the same as ``await handle``."""
@@ -282,13 +284,13 @@ class RecordHandle:
             batch, index = self._locate()
         result = batch.result or BatchResult()
         topic, partition = batch.tp
-        stamped = result.log_append_time_ms >= 0
+        base_offset, stamp = result.base_offset, result.log_append_time_ms
         fields = (
             topic,
             partition,
-            result.base_offset + index if result.base_offset >= 0 else NO_OFFSET,
-            result.log_append_time_ms if stamped else self._timestamp,
-            1 if stamped else 0,
+            base_offset + index if base_offset >= 0 else NO_OFFSET,
+            stamp if stamp >= 0 else self._timestamp,
+            1 if stamp >= 0 else 0,
             result.log_start_offset,
         )
         return tuple.__new__(RecordMetadata, fields)  # half the time of RecordMetadata(...)

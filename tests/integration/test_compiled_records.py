@@ -1,6 +1,6 @@
-"""``pip install .`` with a C compiler builds a record codec that passes the tests of the pure Python codec.
+"""``pip install .`` with a C compiler builds the record codec and the producer's buffer, which pass the same tests.
 
-Without a C compiler, the pure Python codec is installed.
+Without a C compiler, all is installed as pure Python.
 """
 
 from __future__ import annotations
@@ -14,9 +14,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-INSTALL_S = 300
+INSTALL_S = 600
 VERSION = "9.8.7"
-FILES = "from anabranch.protocol import key_placement, records; print(records.__file__, key_placement.__file__)"
+FILES = """
+from anabranch.client.producer import accumulator
+from anabranch.protocol import key_placement, records
+print(records.__file__, key_placement.__file__, accumulator.__file__)
+"""
 
 pytestmark = pytest.mark.integration
 
@@ -64,11 +68,13 @@ def check_wheel(site: Path, is_pure: bool) -> None:
 def test_the_extension_modules_are_the_ones_imported(compiled: Path) -> None:
     check_wheel(compiled, is_pure=False)
     result = run_with(compiled, "-c", FILES)
-    assert result.stdout.count(str(compiled)) == 2, result.stderr
+    assert result.stdout.count(str(compiled)) == 3, result.stderr
     assert ".py " not in result.stdout
 
 
-@pytest.mark.parametrize("tests", ["tests/unit/protocol_records", "tests/property/records"])
+@pytest.mark.parametrize(
+    "tests", ["tests/unit/protocol_records", "tests/property/records", "tests/unit/client/test_accumulator.py"]
+)
 def test_the_tests_of_the_pure_modules_pass_on_the_compiled_ones(compiled: Path, tests: str) -> None:
     options = [
         "--noconftest",
@@ -91,7 +97,8 @@ def test_without_a_c_compiler_the_pure_codec_is_installed_and_the_command_runs(t
     check_wheel(tmp_path, is_pure=True)
     result = run_with(tmp_path, "-c", FILES)
     assert result.stdout.split() == [
-        str(tmp_path / "anabranch" / "protocol" / name) for name in ("records.py", "key_placement.py")
+        str(tmp_path / "anabranch" / name)
+        for name in ("protocol/records.py", "protocol/key_placement.py", "client/producer/accumulator.py")
     ], result.stderr
     assert "export" in run_with(tmp_path, "-m", "anabranch.cli.main", "--help").stdout
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from anabranch.client.errors import ErrorCode, KafkaTimeoutError
 from anabranch.client.producer.accumulator import Accumulator
 from anabranch.client.producer.outcome import BatchOutcome, decide
 from anabranch.client.producer.partition_queue import PartitionQueue
+from anabranch.client.producer.partitioner import StickyPartitioner
 from anabranch.client.producer.producer_batch import BatchResult, ProducerBatch
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.records import RecordBatch
@@ -19,9 +21,9 @@ from anabranch.protocol.types import ZERO_UUID, TopicPartition
 T0 = TopicPartition("t", 0)
 
 
-def accumulator(**changes: int) -> Accumulator:
+def accumulator(*, sticky: StickyPartitioner | None = None, **changes: int) -> Accumulator:
     settings = {"batch_size": 120, "linger_ms": 10, "buffer_memory": 10_000, "delivery_timeout_ms": 1000} | changes
-    acc = Accumulator(**settings, compression=CompressionType.NONE, max_in_flight=5, idempotent=True)
+    acc = Accumulator(**settings, compression=CompressionType.NONE, max_in_flight=5, idempotent=True, sticky=sticky)
     acc.placement(TopicInfo("t", ZERO_UUID, {0: PartitionInfo(0, 1, 0)}))
     return acc
 
@@ -58,6 +60,55 @@ def test_a_batch_is_ready_after_linger_ms_when_full_or_on_a_flush() -> None:
     send(acc, b"y" * 60)
     assert len(queue.waiting) == 2
     assert acc.sendable(queue, 4, memory_short=False)[0]
+
+
+def test_only_a_usual_record_goes_to_an_open_batch_at_once() -> None:
+    """The topic and the partition take records, a batch of the partition is open, and there is room for the record."""
+    acc = accumulator(buffer_memory=1000, batch_size=900, sticky=StickyPartitioner(random.Random(1)))
+    placement = acc.topics["t"]
+    placement.watches_keys = False
+    acc.gives_way_at_ms = 50
+
+    def accepts(key: bytes | None = None, partition: int | None = None, topic: str = "t", size: int = 10) -> bool:
+        before, value = acc.buffered_bytes, bytes(size)
+        taken = acc.accept(topic, key, value, partition, (), 0, 10, size) is not None
+        assert (acc.buffered_bytes > before) is taken
+        return taken
+
+    assert not accepts(), "no batch is open"
+    send(acc, b"x")
+    assert accepts() and accepts(b"k") and accepts(None, 0)
+    assert acc.queues[T0].waiting[0].pinned == {3}
+    assert not accepts(None, 1) and not accepts(topic="u")
+    placement.watches_keys = True
+    assert not accepts(b"k") and accepts()
+    marked = PartitionInfo(1, 1, 0)
+    placement.info = replace(
+        placement.info,
+        partitions={0: PartitionInfo(0, 1, 0), 1: marked},
+        initial_partition_count=1,
+        undeleted_partition_count=1,
+    )
+    acc.append_to_new_batch("t", 1, None, b"x", (), 0, 0)
+    assert not accepts(None, 1), "the partition is marked for deletion"
+    assert not accepts(size=850), "no room in the buffer"
+    full = acc.queues[T0].waiting[0]
+    acc.buffer_memory = 10_000
+    assert not accepts(size=850) and full.full, "no room in the batch"
+    send(acc, b"x")
+    placement.watches_keys = False
+    placement.info = TopicInfo("t", ZERO_UUID, {})
+    assert not accepts() and not accepts(b"k") and not accepts(None, 0), "the topic was removed"
+
+
+def test_a_loop_of_sends_lets_the_sender_run_after_a_time() -> None:
+    acc = accumulator(sticky=StickyPartitioner(random.Random(1)))
+    send(acc, b"x")
+    acc.gives_way_at_ms = 50
+    for now_ms, gives_way in ((49, False), (50, True)):
+        assert acc.accept("t", None, b"y", None, (), 0, now_ms, 1) is not None
+        assert acc.gives_way is gives_way
+    assert acc.gives_way_at_ms == 52
 
 
 def test_sequences_are_consecutive_and_a_retry_keeps_its_bytes() -> None:
