@@ -17,23 +17,17 @@ from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.partition_state import PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
-from tests.support.controller.clusters import all_known, create
+from tests.support.controller.clusters import cluster_of, create
 from tests.support.controller.controller_cluster import ControllerCluster, FakeBroker
 
 pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 INCREMENTAL, FULL = 1, 2
 
 
-async def start(nursery: trio.Nursery, *, controllers: int = 1) -> ControllerCluster:
+@pytest.fixture
+async def cluster(nursery: trio.Nursery) -> ControllerCluster:
     """Three brokers, and a topic ``t`` with one partition on all of them, led by 1."""
-    cluster = ControllerCluster(nursery)
-    await cluster.start_controller(1000)
-    await cluster.until(cluster.active)
-    for controller_id in range(1001, 1000 + controllers):
-        await cluster.start_controller(controller_id)
-    for broker_id in (1, 2, 3):
-        await cluster.start_broker(broker_id)
-    await all_known(cluster)
+    cluster = await cluster_of(nursery, 3)
     await create(cluster, [[1, 2, 3]])
     return cluster
 
@@ -52,9 +46,10 @@ def last_full(broker: FakeBroker) -> dict[str, Any]:
     return {topic.topic_name: topic for topic in full[-1].topic_states} if full else {}
 
 
-async def test_kafka_7235_a_bounce_between_two_reads_counts_as_a_failure_and_a_restart(nursery: trio.Nursery) -> None:
+async def test_kafka_7235_a_bounce_between_two_reads_counts_as_a_failure_and_a_restart(
+    cluster: ControllerCluster,
+) -> None:
     """The set of broker ids is the same before and after; only the broker epoch shows the bounce."""
-    cluster = await start(nursery)
     cluster.brokers[1].leave()
     await cluster.brokers[1].register()
     state = await led_by(cluster, 2)
@@ -62,9 +57,10 @@ async def test_kafka_7235_a_bounce_between_two_reads_counts_as_a_failure_and_a_r
     await cluster.until(lambda: cluster.brokers[1].led()["t", 0] == (2, 1))
 
 
-async def test_kafka_7235_a_bounce_without_an_active_controller_counts_as_a_failure_too(nursery: trio.Nursery) -> None:
+async def test_kafka_7235_a_bounce_without_an_active_controller_counts_as_a_failure_too(
+    cluster: ControllerCluster,
+) -> None:
     """The leader may have lost records that it had not synced, so it must not stay leader in the same epoch."""
-    cluster = await start(nursery)
     cluster.kill_controller(1000)
     cluster.brokers[1].leave()
     await cluster.brokers[1].register()
@@ -74,8 +70,7 @@ async def test_kafka_7235_a_bounce_without_an_active_controller_counts_as_a_fail
     assert (state.isr, state.leader_epoch) == ([2, 3], 1)
 
 
-async def test_a_fail_over_without_a_bounce_changes_no_leader(nursery: trio.Nursery) -> None:
-    cluster = await start(nursery)
+async def test_a_fail_over_without_a_bounce_changes_no_leader(cluster: ControllerCluster) -> None:
     assert await cluster.alter_isr("t", 0, [1, 2]) == ErrorCode.NONE
     assert await cluster.alter_isr("t", 0, [1, 2, 3]) == ErrorCode.NONE
     before = await cluster.store.get(paths.partition_state("t", 0))
@@ -88,9 +83,8 @@ async def test_a_fail_over_without_a_bounce_changes_no_leader(nursery: trio.Nurs
 
 
 async def test_kafka_9839_every_request_carries_the_epoch_of_the_registration_it_is_sent_to(
-    nursery: trio.Nursery,
+    cluster: ControllerCluster,
 ) -> None:
-    cluster = await start(nursery)
     broker = cluster.brokers[2]
     for _ in range(3):
         broker.requests.clear()
@@ -103,9 +97,8 @@ async def test_kafka_9839_every_request_carries_the_epoch_of_the_registration_it
 
 
 async def test_kafka_13407_a_restarted_controller_waits_for_the_end_of_its_earlier_session(
-    nursery: trio.Nursery,
+    cluster: ControllerCluster,
 ) -> None:
-    cluster = await start(nursery)
     cluster.kill_controller(1000)
     await trio.testing.wait_all_tasks_blocked()  # its listener is closed
     await cluster.start_controller(1000)
@@ -115,9 +108,8 @@ async def test_kafka_13407_a_restarted_controller_waits_for_the_end_of_its_earli
     assert znode.ephemeral_owner == earlier.session_id
 
 
-async def test_kafka_14154_a_deposed_controller_answers_only_not_controller(nursery: trio.Nursery) -> None:
+async def test_kafka_14154_a_deposed_controller_answers_only_not_controller(cluster: ControllerCluster) -> None:
     """The request needs no write. The controller's image is outdated, so neither NONE nor a refusal would be right."""
-    cluster = await start(nursery)
     raised = await cluster.store.get(paths.CONTROLLER_EPOCH)
     for isr in ([1, 2, 3], [1, 2]):
         await cluster.store.set(paths.CONTROLLER_EPOCH, str(int(raised.data) + 10).encode())
@@ -126,9 +118,8 @@ async def test_kafka_14154_a_deposed_controller_answers_only_not_controller(nurs
 
 
 async def test_kafka_12257_a_recreated_topic_has_a_new_id_and_incarnation_and_begins_above_its_old_epochs(
-    nursery: trio.Nursery,
+    cluster: ControllerCluster,
 ) -> None:
-    cluster = await start(nursery)
     cluster.brokers[1].leave()
     await led_by(cluster, 2)
     await cluster.brokers[1].register()
@@ -148,10 +139,9 @@ async def test_kafka_12257_a_recreated_topic_has_a_new_id_and_incarnation_and_be
 
 
 async def test_kafka_14616_a_returning_replica_gets_the_new_id_of_a_topic_recreated_meanwhile(
-    nursery: trio.Nursery,
+    cluster: ControllerCluster,
 ) -> None:
     """The topic is deleted and created by hand, so that no deletion waits for the stopped broker."""
-    cluster = await start(nursery)
     first = await cluster.topic("t")
     cluster.brokers[3].leave()
     await cluster.until(lambda: len(cluster.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == 2)
@@ -179,10 +169,9 @@ async def test_kafka_14616_a_returning_replica_gets_the_new_id_of_a_topic_recrea
 
 
 async def test_kafka_10548_a_broker_that_registers_gets_the_list_of_its_replicas_and_no_others(
-    nursery: trio.Nursery,
+    cluster: ControllerCluster,
 ) -> None:
     """A log that is not in the list belongs to a topic that was deleted while the broker was stopped."""
-    cluster = await start(nursery)
     await create(cluster, [[1, 2]], "elsewhere")
     await create(cluster, [[3]], "here")
     cluster.brokers[3].leave()
@@ -212,10 +201,9 @@ async def removed(cluster: ControllerCluster, _intact: bytes) -> None:
 
 @pytest.mark.parametrize("end", [repaired, removed])
 async def test_a_list_of_replicas_is_not_sent_as_complete_while_a_znode_cannot_be_read(
-    nursery: trio.Nursery, end: Callable[[ControllerCluster, bytes], Awaitable[None]]
+    cluster: ControllerCluster, end: Callable[[ControllerCluster, bytes], Awaitable[None]]
 ) -> None:
     """KIP-570: a broker stops replicas that a full request does not name, so every znode must be readable first."""
-    cluster = await start(nursery)
     await create(cluster, [[3]], "fine")
     intact = (await cluster.store.get(paths.topic("t"))).data
     await cluster.store.set(paths.topic("t"), b"{")

@@ -155,8 +155,7 @@ async def snapshot_many_producers(log_fixture: LogFixture, patches: pytest.Monke
 
 async def take_a_large_answer(_log_fixture: LogFixture, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
     """Append 10 MiB from a leader, in small batches."""
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     fetcher = ReplicaFetcher(1, FETCHER, cluster.clock, TrioNetwork(), lambda: None, lambda: 1, cluster.throttle)
     follower = cluster[2].partition
     follower.log.update_config(LogConfig())

@@ -143,6 +143,13 @@ class ReplicaCluster:
         self.metrics = BrokerMetrics()
         self.throttle = ReplicationQuota(0, self.clock, lambda: UNLIMITED, lambda _topic: [])
 
+    @classmethod
+    def led_by(cls, leader: int, isr: Sequence[int]) -> ReplicaCluster:
+        """Three replicas, and a leader in epoch 0."""
+        cluster = cls()
+        cluster.elect(leader, 0, isr)
+        return cluster
+
     def __getitem__(self, broker_id: int) -> Replica:
         return self.replicas[broker_id]
 

@@ -25,8 +25,12 @@ def update(cache: MetadataCache, leader: int, incarnation: int) -> dict[TopicPar
     return cache.update(UpdateMetadataRequest(topic_states=topics))
 
 
-def test_the_removal_of_a_partition_is_reported_with_its_incarnation() -> None:
-    cache = MetadataCache()
+@pytest.fixture
+def cache() -> MetadataCache:
+    return MetadataCache()
+
+
+def test_the_removal_of_a_partition_is_reported_with_its_incarnation(cache: MetadataCache) -> None:
     assert update(cache, 1, 7) == {}
     assert cache.incarnation("t", 0) == 7
     assert update(cache, LEADER_DURING_DELETE, -1) == {T0: 7}
@@ -38,12 +42,11 @@ def test_the_removal_of_an_unknown_partition_is_reported() -> None:
     assert update(MetadataCache(), LEADER_DURING_DELETE, 7) == {T0: 7}
 
 
-def test_a_partition_counts_as_merged_away_only_while_it_is_removed() -> None:
+def test_a_partition_counts_as_merged_away_only_while_it_is_removed(cache: MetadataCache) -> None:
     """A partition counts as merged away from its removal until it is created again.
 
     A partition that the broker does not know may be new, so clients ask again (hole 28).
     """
-    cache = MetadataCache()
 
     def deliver(partition: int, leader: int, incarnation: int) -> None:
         states = [UpdateMetadataPartitionState(partition_index=partition, leader=leader, incarnation=incarnation)]
@@ -59,9 +62,8 @@ def test_a_partition_counts_as_merged_away_only_while_it_is_removed() -> None:
     assert not cache.merged_away("t", 1)
 
 
-def test_a_broker_learns_of_a_merge_that_it_missed() -> None:
+def test_a_broker_learns_of_a_merge_that_it_missed(cache: MetadataCache) -> None:
     """The broker reports no offsets for deletion: existing offsets may belong to a partition that was created again."""
-    cache = MetadataCache()
     states = [
         UpdateMetadataPartitionState(partition_index=0, leader=1, incarnation=7),
         UpdateMetadataPartitionState(partition_index=1, leader=LEADER_DURING_DELETE),
@@ -72,16 +74,14 @@ def test_a_broker_learns_of_a_merge_that_it_missed() -> None:
     assert not cache.merged_away("t", 0) and not cache.merged_away("t", 2)
 
 
-def test_hole_20_a_late_removal_keeps_the_partition_that_was_created_again() -> None:
-    cache = MetadataCache()
+def test_hole_20_a_late_removal_keeps_the_partition_that_was_created_again(cache: MetadataCache) -> None:
     update(cache, 1, 9)
     assert update(cache, LEADER_DURING_DELETE, 7) == {T0: 7}
     assert cache.incarnation("t", 0) == 9
 
 
-def test_partitions_that_an_update_with_a_new_topic_id_omits_are_removed() -> None:
+def test_partitions_that_an_update_with_a_new_topic_id_omits_are_removed(cache: MetadataCache) -> None:
     """The broker missed the removal of partition 1, because the broker was not registered at that time."""
-    cache = MetadataCache()
 
     def deliver(topic_id: int, *partitions: int) -> dict[TopicPartition, int]:
         states = [UpdateMetadataPartitionState(partition_index=p, leader=1, incarnation=10 + p) for p in partitions]
@@ -95,12 +95,11 @@ def test_partitions_that_an_update_with_a_new_topic_id_omits_are_removed() -> No
     assert not cache.contains("t", 1)
 
 
-def test_committed_offsets_of_a_merged_partition_stay_until_its_topic_is_deleted() -> None:
+def test_committed_offsets_of_a_merged_partition_stay_until_its_topic_is_deleted(cache: MetadataCache) -> None:
     """The offsets of a merged partition stay until its topic is deleted.
 
     The deletion then also drops the offsets of partitions that were removed earlier.
     """
-    cache = MetadataCache()
 
     def deliver(**leaders: int) -> dict[TopicPartition, int]:
         states = [
@@ -117,8 +116,7 @@ def test_committed_offsets_of_a_merged_partition_stay_until_its_topic_is_deleted
     assert not cache.goes_on("t", 0) and not cache.goes_on("t", 1)
 
 
-def test_committed_offsets_of_a_partition_created_again_survive_a_late_removal() -> None:
-    cache = MetadataCache()
+def test_committed_offsets_of_a_partition_created_again_survive_a_late_removal(cache: MetadataCache) -> None:
     states = [UpdateMetadataPartitionState(partition_index=0, leader=1, incarnation=9, base_offset=40)]
     cache.update(
         UpdateMetadataRequest(topic_states=[UpdateMetadataTopicState(topic_name="t", partition_states=states)])
@@ -127,12 +125,11 @@ def test_committed_offsets_of_a_partition_created_again_survive_a_late_removal()
     assert cache.goes_on("t", 0) and cache.base_offset("t", 0) == 40
 
 
-def test_a_topic_that_was_created_anew_has_no_merged_partitions() -> None:
+def test_a_topic_that_was_created_anew_has_no_merged_partitions(cache: MetadataCache) -> None:
     """The broker missed the deletion of the first topic.
 
     The new topic has fewer partitions, and its partition 0 has another incarnation.
     """
-    cache = MetadataCache()
 
     def deliver(topic_id: int, topic_incarnation: int, *incarnations: int) -> dict[TopicPartition, int]:
         states = [
@@ -165,8 +162,9 @@ def a_topic(topic: int, *epochs: int, leader: int = 1) -> UpdateMetadataRequest:
 
 
 @pytest.mark.parametrize("was_told", [True, False])
-def test_leader_epochs_of_a_deleted_topic_are_told_from_those_of_the_present_one(was_told: bool) -> None:
-    cache = MetadataCache()
+def test_leader_epochs_of_a_deleted_topic_are_told_from_those_of_the_present_one(
+    cache: MetadataCache, was_told: bool
+) -> None:
     cache.update(a_topic(1, 2, 4))
     assert not cache.is_of_deleted_topic(T0, 2)
     if was_told:
@@ -177,15 +175,13 @@ def test_leader_epochs_of_a_deleted_topic_are_told_from_those_of_the_present_one
     assert not cache.is_of_deleted_topic(TopicPartition("t", 1), 4), "there is no such partition"
 
 
-def test_leader_epochs_that_do_not_begin_above_those_of_the_deleted_topic_tell_nothing() -> None:
-    cache = MetadataCache()
+def test_leader_epochs_that_do_not_begin_above_those_of_the_deleted_topic_tell_nothing(cache: MetadataCache) -> None:
     cache.update(a_topic(1, 4))
     cache.update(a_topic(9, 4))
     assert not cache.is_of_deleted_topic(T0, 4) and not cache.is_of_deleted_topic(T0, 3)
 
 
-def test_leader_epochs_of_a_merged_partition_count_for_its_topic_once_it_is_deleted() -> None:
-    cache = MetadataCache()
+def test_leader_epochs_of_a_merged_partition_count_for_its_topic_once_it_is_deleted(cache: MetadataCache) -> None:
     cache.update(a_topic(1, 2, 4))
     cache.update(a_topic(1, 2))
     merged = UpdateMetadataPartitionState(partition_index=1, leader=LEADER_DURING_DELETE, incarnation=1)

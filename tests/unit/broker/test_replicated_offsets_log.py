@@ -61,8 +61,12 @@ def fate(deferred: Deferred[KafkaError | None]) -> ErrorCode | None:
     return ErrorCode.NONE if deferred._value is None else deferred._value.code
 
 
-async def test_an_append_is_committed_when_every_in_sync_replica_has_it() -> None:
-    coordinator = Coordinator()
+@pytest.fixture
+async def coordinator() -> Coordinator:
+    return Coordinator()
+
+
+async def test_an_append_is_committed_when_every_in_sync_replica_has_it(coordinator: Coordinator) -> None:
     appended = coordinator.append()
     coordinator.followers_fetch(2)
     assert fate(appended) is None
@@ -71,8 +75,7 @@ async def test_an_append_is_committed_when_every_in_sync_replica_has_it() -> Non
 
 
 @pytest.mark.parametrize(("epoch", "error"), [(4, "FENCED_LEADER_EPOCH"), (6, "UNKNOWN_LEADER_EPOCH")])
-async def test_every_call_is_fenced_by_the_leader_epoch(epoch: int, error: str) -> None:
-    coordinator = Coordinator()
+async def test_every_call_is_fenced_by_the_leader_epoch(coordinator: Coordinator, epoch: int, error: str) -> None:
     assert fate(coordinator.append(epoch)) is ErrorCode[error]
     assert fate(coordinator.log.confirm_leadership(0, epoch)) is ErrorCode[error]
     with pytest.raises(KafkaError, match=error):
@@ -82,13 +85,12 @@ async def test_every_call_is_fenced_by_the_leader_epoch(epoch: int, error: str) 
     assert coordinator.end_offset == 0
 
 
-async def test_an_append_of_an_earlier_leadership_never_counts_as_committed() -> None:
+async def test_an_append_of_an_earlier_leadership_never_counts_as_committed(coordinator: Coordinator) -> None:
     """An append of an earlier leadership never counts as committed.
 
     Between two checks the replica follows another leader and truncates its log. Then the replica leads again, with the
     other leader's record below the watermark.
     """
-    coordinator = Coordinator()
     cluster = coordinator.cluster
     appended = coordinator.append()
     cluster.elect(2, 6, [2, 3])
@@ -101,8 +103,7 @@ async def test_an_append_of_an_earlier_leadership_never_counts_as_committed() ->
     assert fate(appended) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_an_append_does_not_fail_when_the_leader_continues_in_the_next_epoch() -> None:
-    coordinator = Coordinator()
+async def test_an_append_does_not_fail_when_the_leader_continues_in_the_next_epoch(coordinator: Coordinator) -> None:
     appended = coordinator.append()
     coordinator.cluster.elect(1, 6, coordinator.isr)
     coordinator.tick()
@@ -111,12 +112,11 @@ async def test_an_append_does_not_fail_when_the_leader_continues_in_the_next_epo
     assert fate(appended) is ErrorCode.NONE
 
 
-async def test_an_append_never_times_out() -> None:
+async def test_an_append_never_times_out(coordinator: Coordinator) -> None:
     """The appended record is in the log, and may be committed at any later time.
 
     The coordinator has its own timeout for responses to its clients.
     """
-    coordinator = Coordinator()
     appended = coordinator.append()
     coordinator.cluster.clock.seconds += 3600
     list(coordinator.purgatory._expire())
@@ -137,8 +137,7 @@ async def test_too_few_replicas_are_reported_before_and_after_the_append() -> No
     assert fate(coordinator.append()) is ErrorCode.NOT_ENOUGH_REPLICAS
 
 
-async def test_a_load_waits_for_the_watermark_to_reach_the_log_end(nursery: Any) -> None:
-    coordinator = Coordinator()
+async def test_a_load_waits_for_the_watermark_to_reach_the_log_end(coordinator: Coordinator, nursery: Any) -> None:
     cluster = coordinator.cluster
     cluster.append(1, b"one")
     cluster.elect(1, 6, coordinator.isr)
@@ -158,8 +157,7 @@ async def test_a_load_waits_for_the_watermark_to_reach_the_log_end(nursery: Any)
     assert waited == ["committed"]
 
 
-async def test_a_load_that_is_given_up_leaves_no_watcher(nursery: Any) -> None:
-    coordinator = Coordinator()
+async def test_a_load_that_is_given_up_leaves_no_watcher(coordinator: Coordinator, nursery: Any) -> None:
     coordinator.cluster.append(1, b"one")
     with trio.CancelScope() as scope:
         nursery.start_soon(trio.testing.wait_all_tasks_blocked)
@@ -171,8 +169,7 @@ async def test_a_load_that_is_given_up_leaves_no_watcher(nursery: Any) -> None:
     assert not coordinator.cluster[1].partition.watchers
 
 
-async def test_a_load_that_waits_fails_when_the_leadership_ends(nursery: Any) -> None:
-    coordinator = Coordinator()
+async def test_a_load_that_waits_fails_when_the_leadership_ends(coordinator: Coordinator, nursery: Any) -> None:
     coordinator.cluster.append(1, b"one")
     errors: list[ErrorCode] = []
 
@@ -190,8 +187,7 @@ async def test_a_load_that_waits_fails_when_the_leadership_ends(nursery: Any) ->
     assert errors == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
-async def test_leadership_is_confirmed_by_fetches_of_followers_after_the_request() -> None:
-    coordinator = Coordinator()
+async def test_leadership_is_confirmed_by_fetches_of_followers_after_the_request(coordinator: Coordinator) -> None:
     coordinator.followers_fetch()
     confirmed = coordinator.log.confirm_leadership(0, 5)
     assert fate(confirmed) is None
@@ -207,8 +203,7 @@ async def test_a_leader_alone_in_the_isr_confirms_itself_and_writes_nothing() ->
     assert coordinator.end_offset == 0
 
 
-async def test_a_deposed_leader_is_never_confirmed() -> None:
-    coordinator = Coordinator()
+async def test_a_deposed_leader_is_never_confirmed(coordinator: Coordinator) -> None:
     coordinator.cluster.elect(2, 6, [2, 3], deliver=[2, 3])
     confirmed = coordinator.log.confirm_leadership(0, 5)
     coordinator.tick()

@@ -66,14 +66,19 @@ def empty_cluster() -> ClusterImage:
     return image
 
 
+@pytest.fixture
+def context() -> Any:
+    """Of a cluster without topics."""
+    return context_of(empty_cluster())
+
+
 def loaded(context: Any, topic: FoundTopic, **refused: Any) -> list[Effects]:
     """The effects of loading a topic that write or watch something."""
     effects = decided(topics.on_topic_list_changed(context, FoundTopics(["t"], [topic])), **refused)
     return [each for each in effects if each.groups or each.independent or each.watches]
 
 
-def test_a_complete_topic_is_taken_as_it_is() -> None:
-    context = context_of(empty_cluster())
+def test_a_complete_topic_is_taken_as_it_is(context: Any) -> None:
     assert loaded(context, found(new_topic(2), {0: state(1, [1, 2]), 1: state(-1, [2])})) == []
     topic = context.image.topics["t"]
     assert (topic.version, topic.czxid, topic.unreadable) == (TOPIC_VERSION, CZXID, set())
@@ -82,60 +87,52 @@ def test_a_complete_topic_is_taken_as_it_is() -> None:
     assert (first.epoch, first.incarnation, first.mzxid) == (STATE_VERSION, CZXID, MZXID)
 
 
-def test_a_topic_with_a_malformed_znode_is_noted_and_left_out() -> None:
-    context = context_of(empty_cluster())
+def test_a_topic_with_a_malformed_znode_is_noted_and_left_out(context: Any) -> None:
     error = MalformedZnodeError(paths.topic("t"), "", "no JSON")
     assert loaded(context, FoundTopic("t", znode(BAD, TOPIC_VERSION), error, None)) == []
     assert (context.image.topics, context.image.malformed) == ({}, {"t": MZXID})
 
 
-def test_the_cluster_is_read_again_when_a_malformed_topic_is_repaired() -> None:
-    context = context_of(empty_cluster())
+def test_the_cluster_is_read_again_when_a_malformed_topic_is_repaired(context: Any) -> None:
     context.image.malformed["t"] = MZXID - 1
     with pytest.raises(ImageStaleError, match="/brokers/topics/t could not be loaded before"):
         loaded(context, found(new_topic(1), {0: state(1, [1])}))
 
 
-def test_a_malformed_state_is_watched_and_its_partition_left_out() -> None:
-    context = context_of(empty_cluster())
+def test_a_malformed_state_is_watched_and_its_partition_left_out(context: Any) -> None:
     assert loaded(context, found(new_topic(2), {0: BAD, 1: state(1, [1])})) == [Effects(watches=[(T0, STATE_VERSION)])]
     topic = context.image.topics["t"]
     assert (topic.unreadable, list(topic.partitions)) == ({0}, [1])
 
 
 @pytest.mark.parametrize(("gone", "is_lost"), [([], True), ([0], False)])
-def test_a_state_that_was_removed_alone_is_lost(gone: list[int], is_lost: bool) -> None:
+def test_a_state_that_was_removed_alone_is_lost(context: Any, gone: list[int], is_lost: bool) -> None:
     """If the partition's parent znode is gone too, the controller of another release removed the partition."""
-    context = context_of(empty_cluster())
     loaded(context, found(new_topic(2), {0: None, 1: state(1, [1])}, gone=gone))
     topic = context.image.topics["t"]
     assert (topic.unreadable == {0}, 0 in topic.partitions) == (is_lost, not is_lost)
 
 
-def test_a_partition_without_znodes_is_new_and_gets_a_leader() -> None:
-    context = context_of(empty_cluster())
+def test_a_partition_without_znodes_is_new_and_gets_a_leader(context: Any) -> None:
     (first,) = loaded(context, found(new_topic(2), {0: state(1, [1, 2])}))
     assert [(change.tp, change.create, change.state.leader) for change in first.independent] == [(T1, True, 1)]
     assert FirstLeadersDue() not in context.events.puts
 
 
-def test_a_topic_that_zookeeper_refuses_to_complete_is_left_out() -> None:
-    context = context_of(empty_cluster())
+def test_a_topic_that_zookeeper_refuses_to_complete_is_left_out(context: Any) -> None:
     topic = new_topic(1).replace(absent=frozenset({"layout_version"}))
     (write,) = loaded(context, found(topic, {0: state(1, [1])}), refuse=refuse_writes)
     assert [[op.path for op in group] for group in write.groups] == [[paths.topic("t")]]
     assert (context.image.topics, context.image.malformed) == ({}, {"t": MZXID})
 
 
-def test_a_completed_topic_has_the_version_of_the_write() -> None:
-    context = context_of(empty_cluster())
+def test_a_completed_topic_has_the_version_of_the_write(context: Any) -> None:
     loaded(context, found(new_topic(1).replace(absent=frozenset({"layout_version"})), {0: state(1, [1])}))
     topic = context.image.topics["t"]
     assert (topic.version, topic.znode.absent) == (TOPIC_VERSION + 1, frozenset())
 
 
-def test_a_frozen_topic_is_served_and_its_states_are_watched() -> None:
-    context = context_of(empty_cluster())
+def test_a_frozen_topic_is_served_and_its_states_are_watched(context: Any) -> None:
     topic = new_topic(2).replace(layout_version=1)
     states = {0: state(1, [1]).replace(layout=PartitionLayout(9, 4), initial_partition_count=2), 1: state(1, [1])}
     (effects,) = loaded(context, found(topic, states))
@@ -157,15 +154,13 @@ def loaded_together(context: Any, *names: str, **refused: Any) -> list[Effects]:
     return [each for each in decided(topics.on_topic_list_changed(context, topics_read), **refused) if each.groups]
 
 
-def test_topics_are_completed_by_as_few_multis_as_possible() -> None:
-    context = context_of(empty_cluster())
+def test_topics_are_completed_by_as_few_multis_as_possible(context: Any) -> None:
     (effects,) = loaded_together(context, "a", "b", "c")
     assert [op.path for group in effects.groups for op in group] == [paths.topic(name) for name in "abc"]
     assert list(context.image.topics) == ["a", "b", "c"]
 
 
-def test_a_topic_that_cannot_be_completed_does_not_stop_the_others() -> None:
-    context = context_of(empty_cluster())
+def test_a_topic_that_cannot_be_completed_does_not_stop_the_others(context: Any) -> None:
 
     def refuse(effects: Effects) -> ZkError | None:
         is_named = any(op.path == paths.topic("b") for group in effects.groups for op in group)
@@ -175,9 +170,8 @@ def test_a_topic_that_cannot_be_completed_does_not_stop_the_others() -> None:
     assert (list(context.image.topics), context.image.malformed) == (["a", "c"], {"b": MZXID})
 
 
-def test_a_topic_that_zookeeper_refuses_to_show_does_not_stop_the_others() -> None:
+def test_a_topic_that_zookeeper_refuses_to_show_does_not_stop_the_others(context: Any) -> None:
     """The cluster is incomplete then, so brokers keep the replicas of the topic."""
-    context = context_of(empty_cluster())
     unread = {"u": ZkError(paths.topic("u"), "no permission")}
     read = FoundTopics(["t", "u"], [found(new_topic(1), {0: state(1, [1])})], unread)
     decided(topics.on_topic_list_changed(context, read))

@@ -47,3 +47,10 @@ async def running(nursery: Any, autojump_clock: trio.testing.MockClock) -> Async
     await trio.testing.wait_all_tasks_blocked()
     yield Running(coordinator, log, topics, levels)
     nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+async def leading(running: Running) -> Running:
+    """The coordinator leads partition 0 in epoch 0, and has loaded it."""
+    await running.loaded()
+    return running

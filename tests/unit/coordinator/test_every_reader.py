@@ -42,27 +42,25 @@ def position(group: TopicReadersResponseGroup) -> tuple[int, int, bool, bool]:
     return partition.committed_offset, partition.position, partition.is_reported, partition.need_position
 
 
-async def test_groups_that_committed_or_subscribe_read_the_topic(running: Running) -> None:
-    await running.loaded()
-    commit(running, 7, group="stored")
-    commit(running, 8, group="elsewhere", topic="other")
-    await stock_member(running, "t")
-    running.log.hold = True
-    commit(running, 9, group="on-its-way")
-    groups = found(running)
+async def test_groups_that_committed_or_subscribe_read_the_topic(leading: Running) -> None:
+    commit(leading, 7, group="stored")
+    commit(leading, 8, group="elsewhere", topic="other")
+    await stock_member(leading, "t")
+    leading.log.hold = True
+    commit(leading, 9, group="on-its-way")
+    groups = found(leading)
     assert sorted(groups) == [GROUP, "on-its-way", "stored"]
     assert all(group.is_reading and group.is_settled for group in groups.values())
     assert {name for name, group in groups.items() if group.has_committed} == {"stored"}
     assert position(groups["stored"])[0] == 7 and position(groups["on-its-way"])[0] == -1
-    assert sorted(found(running, group_ids=("stored", "nobody"))) == ["stored"]
+    assert sorted(found(leading, group_ids=("stored", "nobody"))) == ["stored"]
 
 
-async def test_a_group_in_a_rebalance_may_read_any_topic(running: Running) -> None:
-    await running.loaded()
-    await stock_member(running, "other")
-    assert found(running) == {}
-    join(running)
-    (group,) = found(running).values()
+async def test_a_group_in_a_rebalance_may_read_any_topic(leading: Running) -> None:
+    await stock_member(leading, "other")
+    assert found(leading) == {}
+    join(leading)
+    (group,) = found(leading).values()
     assert (group.is_settled, group.is_reading, group.has_committed) == (False, False, False)
 
 
@@ -72,16 +70,15 @@ async def test_a_group_in_a_rebalance_may_read_any_topic(running: Running) -> No
     ids=["assigned nothing", "assigned the topic", "assigned another topic"],
 )
 async def test_the_assignment_counts_where_a_subscription_cannot_be_read(
-    running: Running, assigned: bytes, reads: bool | None, is_missing: bool
+    leading: Running, assigned: bytes, reads: bool | None, is_missing: bool
 ) -> None:
-    await running.loaded()
-    joining = join(running)
+    joining = join(leading)
     await pass_time(3.001)
     member_id = value(joining).member_id
     assignments = [SyncGroupRequestAssignment(member_id=member_id, assignment=assigned)]
     request = SyncGroupRequest(group_id=GROUP, generation_id=1, member_id=member_id, assignments=assignments)
-    running.coordinator.answer(Context(api_version=3), request)
-    groups = found(running)
+    leading.coordinator.answer(Context(api_version=3), request)
+    groups = found(leading)
     if reads is None:
         assert groups == {}
     else:
@@ -89,32 +86,29 @@ async def test_the_assignment_counts_where_a_subscription_cannot_be_read(
         assert groups[GROUP].unreadable_member == (member_id if is_missing else "")
 
 
-async def test_a_commit_of_another_incarnation_does_not_count(running: Running) -> None:
-    await running.loaded()
-    running.topics.incarnations[TopicPartition("t", 0)] = 5
-    commit(running, 7)
-    assert position(found(running, incarnation=5)[GROUP])[0] == 7
-    later = found(running, incarnation=6)[GROUP]
+async def test_a_commit_of_another_incarnation_does_not_count(leading: Running) -> None:
+    leading.topics.incarnations[TopicPartition("t", 0)] = 5
+    commit(leading, 7)
+    assert position(found(leading, incarnation=5)[GROUP])[0] == 7
+    later = found(leading, incarnation=6)[GROUP]
     assert position(later)[0] == -1 and later.has_committed
 
 
-async def test_an_owner_is_asked_for_its_position_once_the_commit_is_far_enough(running: Running) -> None:
+async def test_an_owner_is_asked_for_its_position_once_the_commit_is_far_enough(leading: Running) -> None:
     """An owner that is asked too early calls its flush callback for nothing."""
-    await running.loaded()
-    commit(running, 7)
-    member_id = await owner_of_t0(running)
-    poll(running, member_id, 1, wants=False)
-    assert position(found(running)[GROUP]) == (7, -1, True, False)
-    assert position(found(running, ask_from=8)[GROUP]) == (7, -1, True, False)
-    assert position(found(running, ask_from=7)[GROUP]) == (7, -1, True, True)
-    poll(running, member_id, 1, wants=False, position=6)
-    assert position(found(running, ask_from=7)[GROUP]) == (7, 6, True, True)
+    commit(leading, 7)
+    member_id = await owner_of_t0(leading)
+    poll(leading, member_id, 1, wants=False)
+    assert position(found(leading)[GROUP]) == (7, -1, True, False)
+    assert position(found(leading, ask_from=8)[GROUP]) == (7, -1, True, False)
+    assert position(found(leading, ask_from=7)[GROUP]) == (7, -1, True, True)
+    poll(leading, member_id, 1, wants=False, position=6)
+    assert position(found(leading, ask_from=7)[GROUP]) == (7, 6, True, True)
 
 
-async def test_owners_are_asked_once_about_all_partitions(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_owners_are_asked_once_about_all_partitions(leading: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """A question for each partition would take a time that grows with the square of their number."""
-    await running.loaded()
-    commit(running, 7)
+    commit(leading, 7)
     asked: list[dict[TopicPartition, int]] = []
     monkeypatch.setattr(readers, "ask_owners", lambda _turn, _group, wanted: asked.append(wanted))
     questions = [
@@ -122,26 +116,24 @@ async def test_owners_are_asked_once_about_all_partitions(running: Running, monk
         for index, ask_from in enumerate((7, 8, -1, 0))
     ]
     topic = TopicReadersRequestTopic(name="t", questions=questions)
-    value(running.coordinator.topic_readers(TopicReadersRequest(topics=[topic])))
+    value(leading.coordinator.topic_readers(TopicReadersRequest(topics=[topic])))
     assert asked == [{TopicPartition("t", 0): 3, TopicPartition("t", 3): 3}]
 
 
-async def test_no_commit_is_enough_while_members_cannot_report(running: Running) -> None:
+async def test_no_commit_is_enough_while_members_cannot_report(leading: Running) -> None:
     """KIP-584: ``group_coordinator`` was forced below level 2, and the polls of owners are refused."""
-    await running.loaded()
-    commit(running, 7)
-    assert position(found(running, ask_from=7)[GROUP]) == (7, 7, False, False)
-    running.levels[GROUP_COORDINATOR] = 1
-    assert position(found(running, ask_from=7)[GROUP]) == (7, -1, False, True)
-    await stock_member(running, "t")
-    assert position(found(running, ask_from=0)[GROUP]) == (7, -1, True, True)
+    commit(leading, 7)
+    assert position(found(leading, ask_from=7)[GROUP]) == (7, 7, False, False)
+    leading.levels[GROUP_COORDINATOR] = 1
+    assert position(found(leading, ask_from=7)[GROUP]) == (7, -1, False, True)
+    await stock_member(leading, "t")
+    assert position(found(leading, ask_from=0)[GROUP]) == (7, -1, True, True)
 
 
-async def test_each_answer_to_a_controller_has_its_own_proof_of_leadership(running: Running) -> None:
-    await running.loaded()
-    found(running)
-    found(running)
-    assert len(running.log.asked_to_confirm) == 2
+async def test_each_answer_to_a_controller_has_its_own_proof_of_leadership(leading: Running) -> None:
+    found(leading)
+    found(leading)
+    assert len(leading.log.asked_to_confirm) == 2
 
 
 async def test_a_question_of_a_controller_delays_no_member(running: Running) -> None:

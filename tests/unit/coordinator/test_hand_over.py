@@ -63,76 +63,71 @@ async def test_the_outcome_of_an_earlier_leaderships_write_changes_nothing(runni
     assert fetched(running) == (4, 0)
 
 
-async def test_a_commit_that_timed_out_counts_once_it_is_committed(running: Running) -> None:
-    await running.loaded()
-    running.log.hold = True
-    committing = commit(running, 7)
+async def test_a_commit_that_timed_out_counts_once_it_is_committed(leading: Running) -> None:
+    leading.log.hold = True
+    committing = commit(leading, 7)
     await pass_time(4.999)
     assert not committing.filled
     await pass_time(0.002)
     assert commit_error(committing) == ErrorCode.REQUEST_TIMED_OUT
-    assert fetched(running) == (-1, 0)
-    assert fetched_stable(running) == ErrorCode.UNSTABLE_OFFSET_COMMIT
-    running.log.settle()
-    assert fetched(running) == (7, 0)
-    assert fetched_stable(running) == ErrorCode.NONE
+    assert fetched(leading) == (-1, 0)
+    assert fetched_stable(leading) == ErrorCode.UNSTABLE_OFFSET_COMMIT
+    leading.log.settle()
+    assert fetched(leading) == (7, 0)
+    assert fetched_stable(leading) == ErrorCode.NONE
 
 
-async def test_every_waiting_write_has_its_own_timeout(running: Running) -> None:
-    await running.loaded()
-    running.log.hold = True
-    first = commit(running, 1)
+async def test_every_waiting_write_has_its_own_timeout(leading: Running) -> None:
+    leading.log.hold = True
+    first = commit(leading, 1)
     await pass_time(3)
-    second = commit(running, 2)
+    second = commit(leading, 2)
     await pass_time(2.001)
     assert first.filled and not second.filled
     await pass_time(3)
     assert commit_error(second) == ErrorCode.REQUEST_TIMED_OUT
-    running.log.settle(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    running.log.settle()
-    assert fetched(running) == (2, 0)
+    leading.log.settle(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    leading.log.settle()
+    assert fetched(leading) == (2, 0)
 
 
-async def test_a_write_that_timed_out_is_not_answered_again_on_unload(running: Running) -> None:
-    await running.loaded()
-    running.log.hold = True
-    commit(running, 1, group="simple")
-    running.coordinator.delete_groups(Context(), DeleteGroupsRequest(groups_names=["simple"]))
+async def test_a_write_that_timed_out_is_not_answered_again_on_unload(leading: Running) -> None:
+    leading.log.hold = True
+    commit(leading, 1, group="simple")
+    leading.coordinator.delete_groups(Context(), DeleteGroupsRequest(groups_names=["simple"]))
     await pass_time(5.001)
-    running.coordinator.on_not_leader(0, 1)
-    assert fetched(running) == (-1, NOT_COORDINATOR)
+    leading.coordinator.on_not_leader(0, 1)
+    assert fetched(leading) == (-1, NOT_COORDINATOR)
 
 
-async def test_a_group_deleted_after_a_commit_timed_out_stays_deleted(running: Running) -> None:
-    await running.loaded()
-    running.log.hold = True
-    commit(running, 1)
+async def test_a_group_deleted_after_a_commit_timed_out_stays_deleted(leading: Running) -> None:
+    leading.log.hold = True
+    commit(leading, 1)
     await pass_time(5.001)
-    deleting = running.coordinator.delete_groups(Context(), DeleteGroupsRequest(groups_names=[GROUP]))
-    running.log.settle()
-    running.log.settle()
+    deleting = leading.coordinator.delete_groups(Context(), DeleteGroupsRequest(groups_names=[GROUP]))
+    leading.log.settle()
+    leading.log.settle()
     assert value(deleting).results[0].error_code == ErrorCode.NONE
-    assert fetched(running) == (-1, 0)
-    await running.loaded(0, 2)
-    assert fetched(running) == (-1, 0)
+    assert fetched(leading) == (-1, 0)
+    await leading.loaded(0, 2)
+    assert fetched(leading) == (-1, 0)
 
 
-async def test_a_group_rebalances_after_its_assignment_timed_out(running: Running) -> None:
-    await running.loaded()
-    joining = join(running)
+async def test_a_group_rebalances_after_its_assignment_timed_out(leading: Running) -> None:
+    joining = join(leading)
     await pass_time(3.001)
     member_id = value(joining).member_id
-    running.log.hold = True
-    syncing = sync(running, member_id, 1)
+    leading.log.hold = True
+    syncing = sync(leading, member_id, 1)
     await pass_time(5.001)
     assert value(syncing).error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    assert group_state(running) == "PreparingRebalance"
-    again = join(running, member_id)
+    assert group_state(leading) == "PreparingRebalance"
+    again = join(leading, member_id)
     assert value(again).generation_id == 2
-    running.log.settle()  # the first assignment is committed after all
-    assert group_state(running) == "CompletingRebalance"
-    syncing = sync(running, member_id, 2)
-    running.log.settle()
+    leading.log.settle()  # the first assignment is committed after all
+    assert group_state(leading) == "CompletingRebalance"
+    syncing = sync(leading, member_id, 2)
+    leading.log.settle()
     assert value(syncing).assignment == b"mine"
 
 
@@ -156,23 +151,22 @@ APPEND_ERRORS = [
 
 @pytest.mark.parametrize(("error", "to_commit", "to_sync"), APPEND_ERRORS, ids=lambda code: code.name)
 async def test_append_errors_are_mapped_as_in_kafka(
-    running: Running, error: ErrorCode, to_commit: ErrorCode, to_sync: ErrorCode
+    leading: Running, error: ErrorCode, to_commit: ErrorCode, to_sync: ErrorCode
 ) -> None:
-    await running.loaded()
-    joining = join(running)
+    joining = join(leading)
     await pass_time(3.001)
     member_id = value(joining).member_id
-    commit(running, 7, group="simple")
-    running.log.hold = True
-    committing = commit(running, 8, group="simple")
-    running.log.settle(error)
+    commit(leading, 7, group="simple")
+    leading.log.hold = True
+    committing = commit(leading, 8, group="simple")
+    leading.log.settle(error)
     assert commit_error(committing) == to_commit
     is_written = error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-    assert fetched(running, "simple") == (8 if is_written else 7, 0)
-    syncing = sync(running, member_id, 1)
-    running.log.settle(error)
+    assert fetched(leading, "simple") == (8 if is_written else 7, 0)
+    syncing = sync(leading, member_id, 1)
+    leading.log.settle(error)
     assert value(syncing).error_code == to_sync
-    assert group_state(running) == "PreparingRebalance"
+    assert group_state(leading) == "PreparingRebalance"
 
 
 # ---------------------------------------------------------------- reads of a leader that may be deposed
@@ -182,92 +176,86 @@ def fetching(running: Running) -> Deferred[Any]:
     return running.coordinator.offset_fetch(Context(api_version=7), group_requests.fetch_offsets())
 
 
-async def test_an_offset_is_returned_once_leadership_is_confirmed(running: Running) -> None:
-    await running.loaded()
-    commit(running, 7)
-    running.log.is_cut_off = True
-    asking = fetching(running)
+async def test_an_offset_is_returned_once_leadership_is_confirmed(leading: Running) -> None:
+    commit(leading, 7)
+    leading.log.is_cut_off = True
+    asking = fetching(leading)
     assert not asking.filled
-    commit(running, 8)
-    (confirmation,) = running.log.asked_to_confirm
+    commit(leading, 8)
+    (confirmation,) = leading.log.asked_to_confirm
     confirmation.fill(None)
     assert fetched_offset(value(asking)) == (8, 0)
 
 
-async def test_a_read_counts_only_a_confirmation_that_was_requested_after_it(running: Running) -> None:
+async def test_a_read_counts_only_a_confirmation_that_was_requested_after_it(leading: Running) -> None:
     """A confirmation in flight may have been requested before the successor's election."""
-    await running.loaded()
-    running.log.is_cut_off = True
-    first, second, third = fetching(running), fetching(running), fetching(running)
-    assert len(running.log.asked_to_confirm) == 1
-    running.log.asked_to_confirm[0].fill(None)
+    leading.log.is_cut_off = True
+    first, second, third = fetching(leading), fetching(leading), fetching(leading)
+    assert len(leading.log.asked_to_confirm) == 1
+    leading.log.asked_to_confirm[0].fill(None)
     assert first.filled and not second.filled and not third.filled
-    assert len(running.log.asked_to_confirm) == 2
-    running.log.asked_to_confirm[1].fill(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    assert len(leading.log.asked_to_confirm) == 2
+    leading.log.asked_to_confirm[1].fill(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
     assert fetched_offset(value(second)) == fetched_offset(value(third)) == (-1, NOT_COORDINATOR)
 
 
-async def test_a_read_gets_not_coordinator_if_leadership_is_not_confirmed(running: Running) -> None:
-    await running.loaded()
-    running.log.is_cut_off = True
-    first = fetching(running)
+async def test_a_read_gets_not_coordinator_if_leadership_is_not_confirmed(leading: Running) -> None:
+    leading.log.is_cut_off = True
+    first = fetching(leading)
     await pass_time(3)
-    second = fetching(running)
+    second = fetching(leading)
     await pass_time(2.001)
     assert fetched_offset(value(first)) == (-1, NOT_COORDINATOR)
     assert not second.filled
     await pass_time(3)
     assert fetched_offset(value(second)) == (-1, NOT_COORDINATOR)
-    third = fetching(running)
+    third = fetching(leading)
     await pass_time(5.001)
     assert fetched_offset(value(third)) == (-1, NOT_COORDINATOR)
-    running.log.is_cut_off = False
-    running.log.asked_to_confirm[0].fill(None)
-    assert fetched(running) == (-1, 0)
+    leading.log.is_cut_off = False
+    leading.log.asked_to_confirm[0].fill(None)
+    assert fetched(leading) == (-1, 0)
 
 
-async def test_reads_that_wait_are_answered_on_unload(running: Running) -> None:
-    await running.loaded()
-    running.log.is_cut_off = True
-    first, second = fetching(running), fetching(running)
-    running.coordinator.on_not_leader(0, 1)
+async def test_reads_that_wait_are_answered_on_unload(leading: Running) -> None:
+    leading.log.is_cut_off = True
+    first, second = fetching(leading), fetching(leading)
+    leading.coordinator.on_not_leader(0, 1)
     assert fetched_offset(value(first)) == fetched_offset(value(second)) == (-1, NOT_COORDINATOR)
-    running.log.asked_to_confirm[0].fill(None)
-    assert len(running.log.asked_to_confirm) == 1
+    leading.log.asked_to_confirm[0].fill(None)
+    assert len(leading.log.asked_to_confirm) == 1
 
 
 # ---------------------------------------------------------------- unload
 
 
-async def test_waiting_joins_and_deletions_are_answered_at_once_on_unload(running: Running) -> None:
-    await running.loaded()
-    member_id = await stable_member(running)
-    commit(running, 1, group="simple")
-    running.log.hold = True
-    deleting = running.coordinator.delete_groups(Context(), DeleteGroupsRequest(groups_names=["simple"]))
-    commit(running, 1, group="other")
-    removing = running.coordinator.answer(Context(), group_requests.delete_offsets(("t", 0), group="other"))
-    newcomer = join(running)
-    heartbeat(running, member_id, 1)
-    rejoining = join(running, member_id)
+async def test_waiting_joins_and_deletions_are_answered_at_once_on_unload(leading: Running) -> None:
+    member_id = await stable_member(leading)
+    commit(leading, 1, group="simple")
+    leading.log.hold = True
+    deleting = leading.coordinator.delete_groups(Context(), DeleteGroupsRequest(groups_names=["simple"]))
+    commit(leading, 1, group="other")
+    removing = leading.coordinator.answer(Context(), group_requests.delete_offsets(("t", 0), group="other"))
+    newcomer = join(leading)
+    heartbeat(leading, member_id, 1)
+    rejoining = join(leading, member_id)
     (leader, follower) = value(rejoining), value(newcomer)
-    syncing = sync(running, leader.member_id, 2)
-    waiting = sync(running, follower.member_id, 2)
-    parked = join(running)  # with a third member the group rebalances again, and this member waits
+    syncing = sync(leading, leader.member_id, 2)
+    waiting = sync(leading, follower.member_id, 2)
+    parked = join(leading)  # with a third member the group rebalances again, and this member waits
     assert value(syncing).error_code == value(waiting).error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    running.coordinator.on_not_leader(0, 1)
+    leading.coordinator.on_not_leader(0, 1)
     assert value(parked).error_code == NOT_COORDINATOR
     assert value(deleting).results[0].error_code == NOT_COORDINATOR
     assert value(removing).error_code == NOT_COORDINATOR
 
 
-async def test_a_waiting_sync_is_answered_at_once_on_unload(running: Running) -> None:
-    await running.loaded()
-    joining = join(running)
+async def test_a_waiting_sync_is_answered_at_once_on_unload(leading: Running) -> None:
+    joining = join(leading)
     await pass_time(3.001)
-    running.log.hold = True
-    syncing = sync(running, value(joining).member_id, 1)
-    running.coordinator.on_not_leader(0, 1)
+    leading.log.hold = True
+    syncing = sync(leading, value(joining).member_id, 1)
+    leading.coordinator.on_not_leader(0, 1)
     assert value(syncing).error_code == NOT_COORDINATOR
 
 
@@ -292,16 +280,15 @@ async def test_unload_leaves_no_state_and_no_timer_behind(running: Running) -> N
     assert not leadership._loads and not leadership._work.locked()
 
 
-async def test_only_the_leader_expires_offsets(running: Running) -> None:
-    await running.loaded()
-    commit(running, 1)
-    running.coordinator.on_not_leader(0, 1)
-    before = list(running.log.records[0])
+async def test_only_the_leader_expires_offsets(leading: Running) -> None:
+    commit(leading, 1)
+    leading.coordinator.on_not_leader(0, 1)
+    before = list(leading.log.records[0])
     await pass_time(8 * 24 * 3600)
-    assert running.log.records[0] == before
-    await running.loaded(0, 2)
+    assert leading.log.records[0] == before
+    await leading.loaded(0, 2)
     await pass_time(601)
-    assert running.log.records[0][-1] == encode(OffsetRecord(GROUP, TopicPartition("t", 0), None))
+    assert leading.log.records[0][-1] == encode(OffsetRecord(GROUP, TopicPartition("t", 0), None))
 
 
 # ---------------------------------------------------------------- members across a fail-over
@@ -379,18 +366,17 @@ async def test_a_deletion_reported_during_an_abandoned_load_is_not_forgotten(run
     assert fetched(running) == (-1, 0)
 
 
-async def test_a_deletion_whose_tombstone_was_lost_is_tried_again(running: Running) -> None:
-    await running.loaded()
-    commit(running, 1)
-    running.log.hold = True
-    running.topics.missing.add("t")
-    running.coordinator.on_partitions_deleted({TopicPartition("t", 0): -1})
+async def test_a_deletion_whose_tombstone_was_lost_is_tried_again(leading: Running) -> None:
+    commit(leading, 1)
+    leading.log.hold = True
+    leading.topics.missing.add("t")
+    leading.coordinator.on_partitions_deleted({TopicPartition("t", 0): -1})
     await others_have_run()
-    running.log.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
-    assert fetched(running) == (1, 0)
-    running.log.hold = False
+    leading.log.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert fetched(leading) == (1, 0)
+    leading.log.hold = False
     await pass_time(601)
-    assert fetched(running) == (-1, 0)
+    assert fetched(leading) == (-1, 0)
 
 
 async def test_offsets_of_a_topic_that_was_created_again_are_kept(running: Running) -> None:

@@ -61,33 +61,30 @@ async def owner_of_t0(running: Running) -> str:
 # ---------------------------------------------------------------- polls and time
 
 
-async def test_a_poll_waits_for_max_wait_ms_and_no_longer(running: Running) -> None:
-    await running.loaded()
-    member_id = await owner_of_t0(running)
-    polling = poll(running, member_id, 1, wants=False, max_wait_ms=500)
+async def test_a_poll_waits_for_max_wait_ms_and_no_longer(leading: Running) -> None:
+    member_id = await owner_of_t0(leading)
+    polling = poll(leading, member_id, 1, wants=False, max_wait_ms=500)
     await pass_time(0.499)
     assert not polling.filled
     await pass_time(0.002)
     assert value(polling).topics == []
 
 
-async def test_a_session_ends_while_a_poll_waits(running: Running) -> None:
-    await running.loaded()
-    member_id = await owner_of_t0(running)
-    polling = poll(running, member_id, 1, wants=False, max_wait_ms=2**31 - 1)
+async def test_a_session_ends_while_a_poll_waits(leading: Running) -> None:
+    member_id = await owner_of_t0(leading)
+    polling = poll(leading, member_id, 1, wants=False, max_wait_ms=2**31 - 1)
     await pass_time(10.001)
     assert value(polling).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_a_rebalance_answers_a_waiting_poll(running: Running) -> None:
-    await running.loaded()
-    member_id = await owner_of_t0(running)
-    assert answered(poll(running, member_id, 1)) == (-1, True)
-    assert answered(poll(running, member_id, 1, position=5)) == (5, True)
-    polling = poll(running, member_id, 1)
-    join(running)
+async def test_a_rebalance_answers_a_waiting_poll(leading: Running) -> None:
+    member_id = await owner_of_t0(leading)
+    assert answered(poll(leading, member_id, 1)) == (-1, True)
+    assert answered(poll(leading, member_id, 1, position=5)) == (5, True)
+    polling = poll(leading, member_id, 1)
+    join(leading)
     assert value(polling).error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    assert heartbeat(running, member_id, 1) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert heartbeat(leading, member_id, 1) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
 # ---------------------------------------------------------------- hole 19: another coordinator
@@ -126,24 +123,21 @@ async def test_answers_are_numbered_in_the_order_in_which_they_are_made(running:
     assert made == [(1, 1), (1, 2), (1, 3), (3, 1)]
 
 
-async def test_a_client_that_is_no_member_gets_no_number(running: Running) -> None:
-    await running.loaded()
-    assert value(poll(running, "", -1)).answer_number == -1
+async def test_a_client_that_is_no_member_gets_no_number(leading: Running) -> None:
+    assert value(poll(leading, "", -1)).answer_number == -1
 
 
-async def test_polls_are_refused_by_a_coordinator_that_shuts_down(running: Running) -> None:
-    await running.loaded()
-    member_id = await owner_of_t0(running)
-    answered(poll(running, member_id, 1))
-    polling = poll(running, member_id, 1)
-    running.coordinator.close()
+async def test_polls_are_refused_by_a_coordinator_that_shuts_down(leading: Running) -> None:
+    member_id = await owner_of_t0(leading)
+    answered(poll(leading, member_id, 1))
+    polling = poll(leading, member_id, 1)
+    leading.coordinator.close()
     unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert value(polling).error_code == value(poll(running, member_id, 1)).error_code == unavailable
+    assert value(polling).error_code == value(poll(leading, member_id, 1)).error_code == unavailable
 
 
-async def test_a_group_without_a_name_has_no_positions(running: Running) -> None:
-    await running.loaded()
-    assert value(poll(running, "", -1, group="")).error_code == ErrorCode.INVALID_GROUP_ID
+async def test_a_group_without_a_name_has_no_positions(leading: Running) -> None:
+    assert value(poll(leading, "", -1, group="")).error_code == ErrorCode.INVALID_GROUP_ID
 
 
 def commit_as(running: Running, offset: int, member_id: str) -> Deferred[Any]:

@@ -80,119 +80,115 @@ async def held(running: Running) -> None:
     await running.loaded()
 
 
+@pytest.fixture
+async def withheld(running: Running) -> Running:
+    """The coordinator, and a resized topic t that withholds records from stock consumers."""
+    await held(running)
+    return running
+
+
 # ---------------------------------------------------------------- answers to leaders
 
 
-async def test_a_group_has_a_position_where_it_has_a_commit(running: Running) -> None:
-    await held(running)
-    commit(running, 7)
-    commit(running, 8, group="elsewhere", topic="other")
-    assert readers(running, 0, 1) == {GROUP: {0: (7, False)}}
+async def test_a_group_has_a_position_where_it_has_a_commit(withheld: Running) -> None:
+    commit(withheld, 7)
+    commit(withheld, 8, group="elsewhere", topic="other")
+    assert readers(withheld, 0, 1) == {GROUP: {0: (7, False)}}
 
 
-async def test_a_commit_counts_once_it_is_in_the_log(running: Running) -> None:
-    await held(running)
-    running.log.hold = True
-    commit(running, 7)
-    assert readers(running, 0) == {GROUP: {}}
-    running.log.settle()
-    assert readers(running, 0) == {GROUP: {0: (7, False)}}
+async def test_a_commit_counts_once_it_is_in_the_log(withheld: Running) -> None:
+    withheld.log.hold = True
+    commit(withheld, 7)
+    assert readers(withheld, 0) == {GROUP: {}}
+    withheld.log.settle()
+    assert readers(withheld, 0) == {GROUP: {0: (7, False)}}
 
 
-async def test_members_that_subscribe_count_before_they_commit(running: Running) -> None:
-    await held(running)
-    await stock_member(running, "t")
-    assert readers(running, 0) == {GROUP: {}}
+async def test_members_that_subscribe_count_before_they_commit(withheld: Running) -> None:
+    await stock_member(withheld, "t")
+    assert readers(withheld, 0) == {GROUP: {}}
 
 
-async def test_members_that_subscribe_to_other_topics_do_not_count(running: Running) -> None:
-    await held(running)
-    await stock_member(running, "other")
-    assert readers(running, 0) == {}
+async def test_members_that_subscribe_to_other_topics_do_not_count(withheld: Running) -> None:
+    await stock_member(withheld, "other")
+    assert readers(withheld, 0) == {}
 
 
-async def test_a_coordinator_that_was_cut_off_answers_nothing(running: Running) -> None:
+async def test_a_coordinator_that_was_cut_off_answers_nothing(withheld: Running) -> None:
     """The successor may have a group that this coordinator does not know."""
-    await held(running)
-    running.log.is_cut_off = True
-    asking = running.coordinator.topic_readers(TopicReadersRequest(topics=[]))
+    withheld.log.is_cut_off = True
+    asking = withheld.coordinator.topic_readers(TopicReadersRequest(topics=[]))
     assert not asking.filled
     await pass_time(5.1)
     assert value(asking).coordinators == []
 
 
-async def test_an_answer_has_the_age_of_its_proof_of_leadership(running: Running) -> None:
+async def test_an_answer_has_the_age_of_its_proof_of_leadership(withheld: Running) -> None:
     """A proof is used for several answers, so that not every question needs a record in the log."""
-    await held(running)
 
     def age() -> int:
-        (coordinator,) = value(running.coordinator.topic_readers(TopicReadersRequest(topics=[]))).coordinators
+        (coordinator,) = value(withheld.coordinator.topic_readers(TopicReadersRequest(topics=[]))).coordinators
         return int(coordinator.confirmed_ms_ago)
 
     assert age() == 0
     await pass_time(LEASE_S / 4 - 0.05)
     assert age() == 700
-    assert len(running.log.asked_to_confirm) == 1
+    assert len(withheld.log.asked_to_confirm) == 1
     await pass_time(0.05)
     assert age() == 0
-    assert len(running.log.asked_to_confirm) == 2
+    assert len(withheld.log.asked_to_confirm) == 2
 
 
-async def test_a_group_whose_members_all_keep_order_is_not_counted(running: Running) -> None:
-    await held(running)
-    commit(running, 7)
-    member_id = await owner_of_t0(running)
-    poll(running, member_id, 1)
-    assert readers(running, 0) == {}
+async def test_a_group_whose_members_all_keep_order_is_not_counted(withheld: Running) -> None:
+    commit(withheld, 7)
+    member_id = await owner_of_t0(withheld)
+    poll(withheld, member_id, 1)
+    assert readers(withheld, 0) == {}
 
 
-async def test_beside_a_stock_member_members_that_keep_order_count_by_their_reports(running: Running) -> None:
+async def test_beside_a_stock_member_members_that_keep_order_count_by_their_reports(withheld: Running) -> None:
     """A member of our own client may commit before its flush callback has returned."""
-    await held(running)
-    commit(running, 7)
-    begin(running)
-    member_id = await owner_of_t0(running)
-    poll(running, member_id, 1, wants=False)
-    assert readers(running, 0) == {GROUP: {0: (-1, True)}}
-    poll(running, member_id, 1, wants=False, position=5)
-    assert readers(running, 0) == {GROUP: {0: (5, True)}}
+    commit(withheld, 7)
+    begin(withheld)
+    member_id = await owner_of_t0(withheld)
+    poll(withheld, member_id, 1, wants=False)
+    assert readers(withheld, 0) == {GROUP: {0: (-1, True)}}
+    poll(withheld, member_id, 1, wants=False, position=5)
+    assert readers(withheld, 0) == {GROUP: {0: (5, True)}}
 
 
-async def test_a_new_group_with_the_name_of_a_deleted_one_counts_as_another(running: Running) -> None:
-    await held(running)
-    begin(running)
-    commit(running, 7)
-    (before, _) = readers_with_incarnations(running, 0)[GROUP]
+async def test_a_new_group_with_the_name_of_a_deleted_one_counts_as_another(withheld: Running) -> None:
+    begin(withheld)
+    commit(withheld, 7)
+    (before, _) = readers_with_incarnations(withheld, 0)[GROUP]
     await pass_time(1)
-    running.coordinator.delete_groups(Context(), DeleteGroupsRequest(groups_names=[GROUP]))
-    assert readers(running, 0) == {}
-    begin(running)
-    assert readers_with_incarnations(running, 0)[GROUP] != (before, {})
-    assert readers(running, 0) == {GROUP: {}}
+    withheld.coordinator.delete_groups(Context(), DeleteGroupsRequest(groups_names=[GROUP]))
+    assert readers(withheld, 0) == {}
+    begin(withheld)
+    assert readers_with_incarnations(withheld, 0)[GROUP] != (before, {})
+    assert readers(withheld, 0) == {GROUP: {}}
 
 
-async def test_a_group_that_only_fetched_offsets_is_forgotten_after_a_minute(running: Running) -> None:
-    await held(running)
-    begin(running)
+async def test_a_group_that_only_fetched_offsets_is_forgotten_after_a_minute(withheld: Running) -> None:
+    begin(withheld)
     await pass_time(59)
-    assert readers(running, 0) == {GROUP: {}}
+    assert readers(withheld, 0) == {GROUP: {}}
     await pass_time(2)
-    assert readers(running, 0) == {}
+    assert readers(withheld, 0) == {}
 
 
 # ---------------------------------------------------------------- when a member may begin
 
 
-async def test_a_new_group_begins_when_every_leader_counts_it(running: Running) -> None:
+async def test_a_new_group_begins_when_every_leader_counts_it(withheld: Running) -> None:
     """Leaders use only answers that are younger than the lease. After one lease all these answers include the group."""
-    await held(running)
-    beginning = begin(running)
-    assert readers(running, 0) == {GROUP: {}}
+    beginning = begin(withheld)
+    assert readers(withheld, 0) == {GROUP: {}}
     await pass_time(LEASE_S)
     assert not beginning.filled
     await pass_time(0.31)
     assert fetched_offset(value(beginning)) == (-1, 0)
-    assert begin(running).filled, "the group is counted by now"
+    assert begin(withheld).filled, "the group is counted by now"
 
 
 async def test_the_slices_of_a_large_fetch_wait_for_one_lease_together(running: Running) -> None:
@@ -206,41 +202,37 @@ async def test_the_slices_of_a_large_fetch_wait_for_one_lease_together(running: 
     assert first.filled and running.coordinator.offset_fetch(Context(api_version=7), second).filled
 
 
-async def test_a_group_with_the_name_of_a_deleted_one_waits_again(running: Running) -> None:
-    await held(running)
-    begin(running)
+async def test_a_group_with_the_name_of_a_deleted_one_waits_again(withheld: Running) -> None:
+    begin(withheld)
     await pass_time(4)
-    commit(running, 3)
-    running.coordinator.delete_groups(Context(), DeleteGroupsRequest(groups_names=[GROUP]))
-    assert not begin(running).filled
+    commit(withheld, 3)
+    withheld.coordinator.delete_groups(Context(), DeleteGroupsRequest(groups_names=[GROUP]))
+    assert not begin(withheld).filled
 
 
-async def test_a_new_coordinator_waits_for_the_end_of_its_predecessors_lease(running: Running) -> None:
-    await held(running)
-    commit(running, 3)
-    begin(running)
+async def test_a_new_coordinator_waits_for_the_end_of_its_predecessors_lease(withheld: Running) -> None:
+    commit(withheld, 3)
+    begin(withheld)
     await pass_time(4)
-    running.coordinator.on_not_leader(0, 1)
-    await running.loaded(leader_epoch=2)
-    beginning = begin(running)
+    withheld.coordinator.on_not_leader(0, 1)
+    await withheld.loaded(leader_epoch=2)
+    beginning = begin(withheld)
     assert not beginning.filled
     await pass_time(3.31)
     assert fetched_offset(value(beginning)) == (3, 0)
 
 
 @pytest.mark.parametrize("what", ["not held", "ours", "not resized"])
-async def test_a_member_begins_at_once_unless_leaders_hold_its_group(running: Running, what: str) -> None:
-    await held(running)
-    running.topics.withheld = set() if what == "not held" else {"t"}
-    running.topics.resized = set() if what == "not resized" else {"t"}
-    assert begin(running, ours=what == "ours").filled
+async def test_a_member_begins_at_once_unless_leaders_hold_its_group(withheld: Running, what: str) -> None:
+    withheld.topics.withheld = set() if what == "not held" else {"t"}
+    withheld.topics.resized = set() if what == "not resized" else {"t"}
+    assert begin(withheld, ours=what == "ours").filled
 
 
-async def test_a_request_of_a_leader_shows_a_resize_before_the_metadata_does(running: Running) -> None:
-    await held(running)
-    running.topics.resized = set()
-    readers(running, 0)
-    assert not begin(running).filled
+async def test_a_request_of_a_leader_shows_a_resize_before_the_metadata_does(withheld: Running) -> None:
+    withheld.topics.resized = set()
+    readers(withheld, 0)
+    assert not begin(withheld).filled
 
 
 async def test_topics_that_no_leader_asks_for_any_more_are_forgotten(running: Running) -> None:
@@ -259,10 +251,9 @@ async def test_topics_that_no_leader_asks_for_any_more_are_forgotten(running: Ru
     assert begin(running).filled
 
 
-async def test_a_waiting_member_is_answered_when_the_coordinator_moves(running: Running) -> None:
-    await held(running)
-    beginning = begin(running)
-    running.coordinator.on_not_leader(0, 1)
+async def test_a_waiting_member_is_answered_when_the_coordinator_moves(withheld: Running) -> None:
+    beginning = begin(withheld)
+    withheld.coordinator.on_not_leader(0, 1)
     assert fetched_offset(value(beginning)) == (-1, ErrorCode.NOT_COORDINATOR)
 
 
@@ -275,118 +266,106 @@ async def counted(running: Running) -> None:
     await pass_time(3.31)
 
 
-async def test_a_group_begins_at_the_first_offset_of_a_partition_that_was_created(running: Running) -> None:
+async def test_a_group_begins_at_the_first_offset_of_a_partition_that_was_created(withheld: Running) -> None:
     """The group has no commit in the losing partition: with ``latest`` it may have read and committed nothing."""
-    await held(running)
-    await counted(running)
-    create(running, base=40)
-    assert fetched_offset(value(begin(running, 1))) == (40, 0)
+    await counted(withheld)
+    create(withheld, base=40)
+    assert fetched_offset(value(begin(withheld, 1))) == (40, 0)
 
 
-async def test_a_group_that_appears_after_the_creation_gets_no_start_offset(running: Running) -> None:
-    await held(running)
-    create(running)
-    await counted(running)
-    assert fetched_offset(value(begin(running, 1))) == (-1, 0)
+async def test_a_group_that_appears_after_the_creation_gets_no_start_offset(withheld: Running) -> None:
+    create(withheld)
+    await counted(withheld)
+    assert fetched_offset(value(begin(withheld, 1))) == (-1, 0)
 
 
-async def test_a_start_offset_never_replaces_a_commit(running: Running) -> None:
-    await held(running)
-    await counted(running)
-    commit(running, 12)
-    create(running, TopicPartition("t", 0))
-    assert fetched(running) == (12, 0)
+async def test_a_start_offset_never_replaces_a_commit(withheld: Running) -> None:
+    await counted(withheld)
+    commit(withheld, 12)
+    create(withheld, TopicPartition("t", 0))
+    assert fetched(withheld) == (12, 0)
 
 
-async def test_a_member_waits_until_its_start_offset_is_committed(running: Running) -> None:
-    await held(running)
-    await counted(running)
-    running.log.hold = True
-    create(running)
-    beginning = begin(running, 1)
+async def test_a_member_waits_until_its_start_offset_is_committed(withheld: Running) -> None:
+    await counted(withheld)
+    withheld.log.hold = True
+    create(withheld)
+    beginning = begin(withheld, 1)
     await pass_time(1)
     assert not beginning.filled
-    running.log.settle()
+    withheld.log.settle()
     await pass_time(0.1)
     assert fetched_offset(value(beginning)) == (0, 0)
 
 
-async def test_a_start_offset_whose_commit_is_lost_is_committed_again(running: Running) -> None:
-    await held(running)
-    await counted(running)
-    create_without_a_start_offset(running)
-    beginning = begin(running, 1)
+async def test_a_start_offset_whose_commit_is_lost_is_committed_again(withheld: Running) -> None:
+    await counted(withheld)
+    create_without_a_start_offset(withheld)
+    beginning = begin(withheld, 1)
     await pass_time(0.1)
     assert fetched_offset(value(beginning)) == (0, 0)
 
 
-async def test_a_member_gets_a_retriable_error_while_nothing_can_be_committed(running: Running) -> None:
-    await held(running)
-    await counted(running)
-    running.log.hold = True
-    create(running)
-    beginning = begin(running, 1)
+async def test_a_member_gets_a_retriable_error_while_nothing_can_be_committed(withheld: Running) -> None:
+    await counted(withheld)
+    withheld.log.hold = True
+    create(withheld)
+    beginning = begin(withheld, 1)
     await pass_time(5.1)
     assert fetched_offset(value(beginning)) == (-1, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
 
-async def test_a_member_that_knows_the_partition_first_waits_for_its_coordinator(running: Running) -> None:
-    await held(running)
-    await counted(running)
-    running.topics.unknown.add(NEW)
-    beginning = begin(running, 1)
+async def test_a_member_that_knows_the_partition_first_waits_for_its_coordinator(withheld: Running) -> None:
+    await counted(withheld)
+    withheld.topics.unknown.add(NEW)
+    beginning = begin(withheld, 1)
     await pass_time(1)
     assert not beginning.filled
-    create(running)
+    create(withheld)
     await pass_time(0.1)
     assert fetched_offset(value(beginning)) == (0, 0)
 
 
-async def test_a_fetch_for_a_partition_that_is_never_created_returns_no_offset(running: Running) -> None:
-    await held(running)
-    await counted(running)
-    running.topics.unknown.add(NEW)
-    beginning = begin(running, 1)
+async def test_a_fetch_for_a_partition_that_is_never_created_returns_no_offset(withheld: Running) -> None:
+    await counted(withheld)
+    withheld.topics.unknown.add(NEW)
+    beginning = begin(withheld, 1)
     await pass_time(5.1)
     assert fetched_offset(value(beginning)) == (-1, 0)
 
 
-async def test_the_next_coordinator_commits_a_start_offset_that_its_predecessor_did_not(running: Running) -> None:
-    await held(running)
-    await counted(running)
-    commit(running, 5)
-    running.log.hold = True
-    create(running)
-    running.coordinator.on_not_leader(0, 1)
-    running.log.settle(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    running.log.hold = False
-    await running.loaded(leader_epoch=2)
-    beginning = begin(running, 1)
+async def test_the_next_coordinator_commits_a_start_offset_that_its_predecessor_did_not(withheld: Running) -> None:
+    await counted(withheld)
+    commit(withheld, 5)
+    withheld.log.hold = True
+    create(withheld)
+    withheld.coordinator.on_not_leader(0, 1)
+    withheld.log.settle(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    withheld.log.hold = False
+    await withheld.loaded(leader_epoch=2)
+    beginning = begin(withheld, 1)
     await pass_time(3.31)
     assert fetched_offset(value(beginning)) == (0, 0)
 
 
-async def test_no_start_offset_is_committed_for_members_that_keep_order(running: Running) -> None:
-    await held(running)
-    commit(running, 7)
-    member_id = await owner_of_t0(running)
-    poll(running, member_id, 1)
-    create(running)
-    assert fetched_offset(value(begin(running, 1, ours=True))) == (-1, 0)
+async def test_no_start_offset_is_committed_for_members_that_keep_order(withheld: Running) -> None:
+    commit(withheld, 7)
+    member_id = await owner_of_t0(withheld)
+    poll(withheld, member_id, 1)
+    create(withheld)
+    assert fetched_offset(value(begin(withheld, 1, ours=True))) == (-1, 0)
 
 
-async def test_no_start_offset_is_committed_in_a_topic_that_is_not_held(running: Running) -> None:
-    await running.loaded()
-    commit(running, 5)
-    create(running)
+async def test_no_start_offset_is_committed_in_a_topic_that_is_not_held(leading: Running) -> None:
+    commit(leading, 5)
+    create(leading)
     await others_have_run()
-    assert fetched_offset(value(begin(running, 1))) == (-1, 0)
+    assert fetched_offset(value(begin(leading, 1))) == (-1, 0)
 
 
-async def test_no_member_waits_for_a_start_offset_in_a_removed_partition(running: Running) -> None:
-    await held(running)
-    await counted(running)
-    create_without_a_start_offset(running)
-    running.topics.incarnations[NEW] = -1
-    running.topics.merged.add(NEW)
-    assert fetched_offset(value(begin(running, 1))) == (-1, 0)
+async def test_no_member_waits_for_a_start_offset_in_a_removed_partition(withheld: Running) -> None:
+    await counted(withheld)
+    create_without_a_start_offset(withheld)
+    withheld.topics.incarnations[NEW] = -1
+    withheld.topics.merged.add(NEW)
+    assert fetched_offset(value(begin(withheld, 1))) == (-1, 0)

@@ -54,59 +54,53 @@ pytestmark = pytest.mark.trio
 # ---------------------------------------------------------------- members and commits
 
 
-async def test_a_group_is_empty_after_the_session_timeout_of_its_only_member(running: Running) -> None:
-    await running.loaded()
-    member_id = await stable_member(running)
-    assert heartbeat(running, member_id, 1) == ErrorCode.NONE
+async def test_a_group_is_empty_after_the_session_timeout_of_its_only_member(leading: Running) -> None:
+    member_id = await stable_member(leading)
+    assert heartbeat(leading, member_id, 1) == ErrorCode.NONE
     await pass_time(9.9)
-    assert heartbeat(running, member_id, 1) == ErrorCode.NONE
+    assert heartbeat(leading, member_id, 1) == ErrorCode.NONE
     await pass_time(10.1)
-    assert heartbeat(running, member_id, 1) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert group_state(running) == "Empty"
+    assert heartbeat(leading, member_id, 1) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert group_state(leading) == "Empty"
 
 
-async def test_a_commit_is_acknowledged_once_the_log_has_committed_it(running: Running) -> None:
-    await running.loaded()
-    running.log.hold = True
-    committing = commit(running, 7)
+async def test_a_commit_is_acknowledged_once_the_log_has_committed_it(leading: Running) -> None:
+    leading.log.hold = True
+    committing = commit(leading, 7)
     assert not committing.filled
-    assert fetched(running) == (-1, 0)
-    running.log.settle()
+    assert fetched(leading) == (-1, 0)
+    leading.log.settle()
     assert commit_error(committing) == ErrorCode.NONE
-    assert fetched(running) == (7, 0)
+    assert fetched(leading) == (7, 0)
 
 
-async def test_outcomes_are_applied_in_the_order_of_the_writes(running: Running) -> None:
-    await running.loaded()
-    running.log.hold = True
-    first, second = commit(running, 1), commit(running, 2)
-    running.log.settle(at=1)
+async def test_outcomes_are_applied_in_the_order_of_the_writes(leading: Running) -> None:
+    leading.log.hold = True
+    first, second = commit(leading, 1), commit(leading, 2)
+    leading.log.settle(at=1)
     assert not second.filled
-    running.log.settle()
+    leading.log.settle()
     assert first.filled and second.filled
-    assert fetched(running) == (2, 0)
+    assert fetched(leading) == (2, 0)
 
 
-async def test_an_append_that_raises_is_a_lost_write(running: Running) -> None:
-    await running.loaded()
-    running.log.raises = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    assert commit_error(commit(running, 1)) == ErrorCode.NOT_COORDINATOR
+async def test_an_append_that_raises_is_a_lost_write(leading: Running) -> None:
+    leading.log.raises = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert commit_error(commit(leading, 1)) == ErrorCode.NOT_COORDINATOR
 
 
-async def test_a_commit_with_a_group_id_too_long_for_a_record_is_refused(running: Running) -> None:
-    await running.loaded()
-    assert commit_error(commit(running, 1, group="g" * 40_000)) == ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-    assert commit_error(commit(running, 1)) == ErrorCode.NONE
+async def test_a_commit_with_a_group_id_too_long_for_a_record_is_refused(leading: Running) -> None:
+    assert commit_error(commit(leading, 1, group="g" * 40_000)) == ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    assert commit_error(commit(leading, 1)) == ErrorCode.NONE
 
 
-async def test_a_stable_fetch_refuses_a_partition_with_a_pending_commit(running: Running) -> None:
-    await running.loaded()
-    commit(running, 1)
-    running.log.hold = True
-    commit(running, 2)
-    errors = [fetched_stable(running, partition) for partition in (0, 1)]
+async def test_a_stable_fetch_refuses_a_partition_with_a_pending_commit(leading: Running) -> None:
+    commit(leading, 1)
+    leading.log.hold = True
+    commit(leading, 2)
+    errors = [fetched_stable(leading, partition) for partition in (0, 1)]
     assert errors == [ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.NONE]
-    assert fetched(running) == (1, 0)
+    assert fetched(leading) == (1, 0)
 
 
 # ---------------------------------------------------------------- where a group is
@@ -133,36 +127,33 @@ async def test_requests_are_refused_before_leadership_while_loading_and_afterwar
     assert commit_error(commit(running, 2)) == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_an_empty_group_id_is_invalid_only_for_members(running: Running) -> None:
-    await running.loaded()
-    response = value(running.coordinator.answer(Context(), group_requests.join(group="")))
+async def test_an_empty_group_id_is_invalid_only_for_members(leading: Running) -> None:
+    response = value(leading.coordinator.answer(Context(), group_requests.join(group="")))
     assert response.error_code == ErrorCode.INVALID_GROUP_ID
-    assert commit_error(commit(running, 1, group="")) == ErrorCode.NONE
+    assert commit_error(commit(leading, 1, group="")) == ErrorCode.NONE
 
 
-async def test_a_successor_knows_members_and_offsets(running: Running) -> None:
-    await running.loaded()
-    member_id = await stable_member(running)
-    commit(running, 5, group="simple")
-    running.coordinator.on_not_leader(0, 1)
-    await running.loaded(0, 2)
-    assert heartbeat(running, member_id, 1) == ErrorCode.NONE
-    assert value(sync(running, member_id, 1)).assignment == b"mine"
-    assert fetched(running, "simple") == (5, 0)
+async def test_a_successor_knows_members_and_offsets(leading: Running) -> None:
+    member_id = await stable_member(leading)
+    commit(leading, 5, group="simple")
+    leading.coordinator.on_not_leader(0, 1)
+    await leading.loaded(0, 2)
+    assert heartbeat(leading, member_id, 1) == ErrorCode.NONE
+    assert value(sync(leading, member_id, 1)).assignment == b"mine"
+    assert fetched(leading, "simple") == (5, 0)
     await pass_time(10.1)
-    assert heartbeat(running, member_id, 1) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert heartbeat(leading, member_id, 1) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 # ---------------------------------------------------------------- races of load and unload
 
 
-async def test_hotfix_2436_a_returning_leader_loads_again(running: Running) -> None:
-    await running.loaded()
-    commit(running, 1)
-    running.coordinator.on_not_leader(0, 1)
-    running.log.records[0].append(offset_record(9))  # a record of the other coordinator
-    await running.loaded(0, 2)
-    assert fetched(running) == (9, 0)
+async def test_hotfix_2436_a_returning_leader_loads_again(leading: Running) -> None:
+    commit(leading, 1)
+    leading.coordinator.on_not_leader(0, 1)
+    leading.log.records[0].append(offset_record(9))  # a record of the other coordinator
+    await leading.loaded(0, 2)
+    assert fetched(leading) == (9, 0)
 
 
 async def test_kafka_4704_a_group_that_became_simple_loads(running: Running) -> None:
@@ -181,12 +172,11 @@ async def test_kafka_16118_a_deleted_replica_is_unloaded_whatever_the_epoch(runn
     assert commit_error(commit(running, 1)) == ErrorCode.NONE
 
 
-async def test_kafka_20115_unload_does_not_need_the_log(running: Running) -> None:
-    await running.loaded()
-    running.log.hold = True
-    committing = commit(running, 1)
-    running.log.raises = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    running.coordinator.on_not_leader(0, 1)
+async def test_kafka_20115_unload_does_not_need_the_log(leading: Running) -> None:
+    leading.log.hold = True
+    committing = commit(leading, 1)
+    leading.log.raises = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    leading.coordinator.on_not_leader(0, 1)
     assert commit_error(committing) == ErrorCode.NOT_COORDINATOR
 
 
@@ -288,15 +278,14 @@ async def test_kip_915_unknown_key_types_are_skipped_with_one_warning() -> None:
     assert len(log.records[0]) == 5
 
 
-async def test_kip_915_each_record_is_written_at_the_level_that_is_finalized(running: Running) -> None:
+async def test_kip_915_each_record_is_written_at_the_level_that_is_finalized(leading: Running) -> None:
     """KIP-915: a partition that was loaded at one level continues at the next, up or down."""
-    await running.loaded()
     for level, version in ((1, 3), (2, 4), (1, 3), (0, 3)):
-        running.levels[CONSUMER_OFFSETS_TOPIC_SCHEMA] = level
-        commit(running, level)
-        _, stored = running.log.records[0][-1]
+        leading.levels[CONSUMER_OFFSETS_TOPIC_SCHEMA] = level
+        commit(leading, level)
+        _, stored = leading.log.records[0][-1]
         assert stored is not None and read_version(stored) == version
-        assert fetched(running) == (level, 0)
+        assert fetched(leading) == (level, 0)
 
 
 async def test_a_malformed_record_is_reported_and_the_rest_loaded() -> None:
@@ -312,28 +301,26 @@ async def test_a_malformed_record_is_reported_and_the_rest_loaded() -> None:
 # ---------------------------------------------------------------- deletion and expiry
 
 
-async def test_offsets_of_deleted_partitions_get_tombstones(running: Running) -> None:
-    await running.loaded()
-    commit(running, 1)
-    commit(running, 1, topic="other")
-    running.topics.missing.add("t")
-    running.coordinator.on_partitions_deleted({TopicPartition("t", 0): -1})
+async def test_offsets_of_deleted_partitions_get_tombstones(leading: Running) -> None:
+    commit(leading, 1)
+    commit(leading, 1, topic="other")
+    leading.topics.missing.add("t")
+    leading.coordinator.on_partitions_deleted({TopicPartition("t", 0): -1})
     await others_have_run()
-    assert fetched(running) == (-1, 0)
-    assert fetched(running, topic="other") == (1, 0)
-    assert running.log.records[0][-1] == encode(OffsetRecord(GROUP, TopicPartition("t", 0), None))
+    assert fetched(leading) == (-1, 0)
+    assert fetched(leading, topic="other") == (1, 0)
+    assert leading.log.records[0][-1] == encode(OffsetRecord(GROUP, TopicPartition("t", 0), None))
 
 
 async def test_a_deletion_visits_only_groups_that_committed_an_offset_of_the_topic(
-    running: Running, monkeypatch: pytest.MonkeyPatch
+    leading: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With thousands of groups, visits to all other groups would make each deletion block the broker."""
-    await running.loaded()
     for number in range(50):
-        commit(running, 1, group=f"other-{number}", topic="other")
-    commit(running, 1, group="stored")
-    running.log.hold = True
-    commit(running, 1, group="on-its-way")
+        commit(leading, 1, group=f"other-{number}", topic="other")
+    commit(leading, 1, group="stored")
+    leading.log.hold = True
+    commit(leading, 1, group="on-its-way")
     visited: list[str] = []
     remove = expiry.remove_partitions
 
@@ -342,71 +329,66 @@ async def test_a_deletion_visits_only_groups_that_committed_an_offset_of_the_top
         remove(turn, group, deleted)
 
     monkeypatch.setattr(expiry, "remove_partitions", count)
-    running.topics.missing.add("t")
-    running.coordinator.on_partitions_deleted({TopicPartition("t", 0): -1})
+    leading.topics.missing.add("t")
+    leading.coordinator.on_partitions_deleted({TopicPartition("t", 0): -1})
     await others_have_run()
     assert visited == ["stored", "on-its-way"]
-    running.log.hold = False
-    while running.log.waiting:
-        running.log.settle()
-    assert [fetched(running, group=group) for group in visited] == [(-1, 0), (-1, 0)]
+    leading.log.hold = False
+    while leading.log.waiting:
+        leading.log.settle()
+    assert [fetched(leading, group=group) for group in visited] == [(-1, 0), (-1, 0)]
 
 
-async def test_expired_offsets_are_removed_with_their_group(running: Running) -> None:
-    await running.loaded()
-    commit(running, 1)
+async def test_expired_offsets_are_removed_with_their_group(leading: Running) -> None:
+    commit(leading, 1)
     await pass_time(7 * 24 * 3600 - 1)
-    assert fetched(running) == (1, 0)
+    assert fetched(leading) == (1, 0)
     await pass_time(601)
-    assert fetched(running) == (-1, 0)
-    assert running.coordinator.list_groups(Context(), ListGroupsRequest()).groups == []
+    assert fetched(leading) == (-1, 0)
+    assert leading.coordinator.list_groups(Context(), ListGroupsRequest()).groups == []
 
 
-async def test_delete_groups_answers_for_each_group(running: Running) -> None:
-    await running.loaded()
-    commit(running, 1, group="simple")
-    await stable_member(running)
-    running.log.hold = True
+async def test_delete_groups_answers_for_each_group(leading: Running) -> None:
+    commit(leading, 1, group="simple")
+    await stable_member(leading)
+    leading.log.hold = True
     names = [GROUP, "simple", "nobody"]
-    deleting = running.coordinator.delete_groups(Context(), DeleteGroupsRequest(groups_names=names))
+    deleting = leading.coordinator.delete_groups(Context(), DeleteGroupsRequest(groups_names=names))
     assert not deleting.filled
-    assert commit_error(commit(running, 2, group="simple")) == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    running.log.settle()
+    assert commit_error(commit(leading, 2, group="simple")) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    leading.log.settle()
     errors = {result.group_id: result.error_code for result in value(deleting).results}
     expected = [ErrorCode.NON_EMPTY_GROUP, ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND]
     assert errors == dict(zip(names, expected))
-    assert fetched(running, "simple") == (-1, 0)
-    assert value(running.coordinator.delete_groups(Context(), DeleteGroupsRequest())).results == []
+    assert fetched(leading, "simple") == (-1, 0)
+    assert value(leading.coordinator.delete_groups(Context(), DeleteGroupsRequest())).results == []
 
 
-async def test_the_service_answers_offset_delete_and_leave_group(running: Running) -> None:
-    await running.loaded()
-    commit(running, 1)
-    deleting = running.coordinator.answer(Context(), group_requests.delete_offsets(("t", 0)))
+async def test_the_service_answers_offset_delete_and_leave_group(leading: Running) -> None:
+    commit(leading, 1)
+    deleting = leading.coordinator.answer(Context(), group_requests.delete_offsets(("t", 0)))
     assert value(deleting).topics[0].partitions[0].error_code == ErrorCode.NONE
-    assert fetched(running) == (-1, 0)
+    assert fetched(leading) == (-1, 0)
     request = group_requests.leave(("x", None))
-    (left,) = value(running.coordinator.answer(Context(api_version=4), request)).members
+    (left,) = value(leading.coordinator.answer(Context(api_version=4), request)).members
     assert left.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_groups_are_listed_by_state(running: Running) -> None:
-    await running.loaded()
-    commit(running, 1, group="simple")
-    await stable_member(running)
+async def test_groups_are_listed_by_state(leading: Running) -> None:
+    commit(leading, 1, group="simple")
+    await stable_member(leading)
     listed: Callable[[list[str]], list[str]] = lambda states: [  # noqa: E731
         group.group_id
-        for group in running.coordinator.list_groups(Context(), ListGroupsRequest(states_filter=states)).groups
+        for group in leading.coordinator.list_groups(Context(), ListGroupsRequest(states_filter=states)).groups
     ]
     assert sorted(listed([])) == [GROUP, "simple"]
     assert listed(["Stable"]) == [GROUP]
     assert listed(["Empty", "Dead"]) == ["simple"]
 
 
-async def test_authorized_operations_are_returned_when_requested(running: Running) -> None:
-    await running.loaded()
+async def test_authorized_operations_are_returned_when_requested(leading: Running) -> None:
     request = DescribeGroupsRequest(groups=["nobody"], include_authorized_operations=True)
-    (described,) = running.coordinator.describe_groups(Context(), request).groups
+    (described,) = leading.coordinator.describe_groups(Context(), request).groups
     assert (described.group_state, described.authorized_operations) == ("Dead", 328)
 
 
@@ -427,16 +409,15 @@ async def test_cancelling_the_coordinator_answers_a_waiting_join(autojump_clock:
     assert value(joining).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_subscriptions_are_not_described_before_the_group_is_stable(running: Running) -> None:
+async def test_subscriptions_are_not_described_before_the_group_is_stable(leading: Running) -> None:
     """The topics are hidden in the initial delay and in a rebalance; the protocol type is shown at once."""
-    await running.loaded()
 
     def described() -> tuple[str, str, int]:
         request = DescribeGroupsRequest(groups=[GROUP])
-        (group,) = running.coordinator.describe_groups(Context(api_version=5), request).groups
+        (group,) = leading.coordinator.describe_groups(Context(api_version=5), request).groups
         return group.group_state, group.protocol_type, sum(bool(member.member_metadata) for member in group.members)
 
-    join(running)
+    join(leading)
     assert described() == ("PreparingRebalance", "consumer", 0)
     await pass_time(3.001)
     assert described() == ("CompletingRebalance", "consumer", 0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
+
 from anabranch.broker.handlers.fetch_read import FetchRead, ReadLimits
 from anabranch.broker.replication.delayed_fetch import DelayedFetch
 from anabranch.broker.replication.fetch_session import FetchSession
@@ -19,7 +21,8 @@ HOLD = DeliveryRules(stock_consumers=StockConsumerRule.WITHHOLD)
 RESIZED = Layout(2, 1, 1)
 
 
-def cluster_of_two_epochs() -> ReplicaCluster:
+@pytest.fixture
+def cluster() -> ReplicaCluster:
     """Offsets 0 to 2 are of epoch 1; offsets 3 and 4 are of epoch 2, in which the topic was resized."""
     cluster = ReplicaCluster(1)
     cluster.elect(1, 1, [1])
@@ -56,8 +59,7 @@ def fetched(cluster: ReplicaCluster, offset: int = 0, **limits: Any) -> tuple[in
     return len(answer.records or b""), answer
 
 
-def test_a_held_consumer_is_given_batches_up_to_the_cap() -> None:
-    cluster = cluster_of_two_epochs()
+def test_a_held_consumer_is_given_batches_up_to_the_cap(cluster: ReplicaCluster) -> None:
     all_of_it, _ = fetched(cluster, is_stock=False)
     assert fetched(cluster)[0] == 0, "the cap is not known yet"
     serve(cluster, 1)
@@ -69,30 +71,26 @@ def test_a_held_consumer_is_given_batches_up_to_the_cap() -> None:
     assert whole == all_of_it and answer.high_watermark == 5
 
 
-def test_a_held_consumer_with_read_committed_is_given_the_same_batches() -> None:
-    cluster = cluster_of_two_epochs()
+def test_a_held_consumer_with_read_committed_is_given_the_same_batches(cluster: ReplicaCluster) -> None:
     serve(cluster, 1)
     size, answer = fetched(cluster, read_committed=True)
     assert size == fetched(cluster)[0] and answer.last_stable_offset == 3
 
 
-def test_an_expired_cap_serves_only_records_that_no_group_can_wait_for() -> None:
-    cluster = cluster_of_two_epochs()
+def test_an_expired_cap_serves_only_records_that_no_group_can_wait_for(cluster: ReplicaCluster) -> None:
     serve(cluster, 2, until=cluster.clock.monotonic() + 3, at_least=1)
     assert fetched(cluster)[1].high_watermark == 5
     cluster.clock.seconds += 3
     assert fetched(cluster)[1].high_watermark == 3
 
 
-def test_the_high_watermark_is_not_below_a_reader_above_the_cap() -> None:
-    cluster = cluster_of_two_epochs()
+def test_the_high_watermark_is_not_below_a_reader_above_the_cap(cluster: ReplicaCluster) -> None:
     serve(cluster, 1)
     size, answer = fetched(cluster, offset=4)
     assert (size, answer.error_code, answer.high_watermark) == (0, 0, 4)
 
 
-def test_anabranch_consumers_followers_and_debugging_consumers_are_not_held() -> None:
-    cluster = cluster_of_two_epochs()
+def test_anabranch_consumers_followers_and_debugging_consumers_are_not_held(cluster: ReplicaCluster) -> None:
     assert fetched(cluster, is_stock=False)[1].high_watermark == 5
     for replica_id in (1, -2):
         assert (
@@ -100,8 +98,7 @@ def test_anabranch_consumers_followers_and_debugging_consumers_are_not_held() ->
         )
 
 
-def test_only_resized_topics_with_the_hold_config_hold_consumers() -> None:
-    cluster = cluster_of_two_epochs()
+def test_only_resized_topics_with_the_hold_config_hold_consumers(cluster: ReplicaCluster) -> None:
     partition = cluster[1].partition
     partition.layout = Layout(1, 0, 1)
     assert fetched(cluster)[1].high_watermark == 5
@@ -113,8 +110,7 @@ def test_only_resized_topics_with_the_hold_config_hold_consumers() -> None:
     assert fetched(cluster)[1].high_watermark == 0
 
 
-def test_a_held_fetch_waits_and_is_answered_when_the_cap_moves() -> None:
-    cluster = cluster_of_two_epochs()
+def test_a_held_fetch_waits_and_is_answered_when_the_cap_moves(cluster: ReplicaCluster) -> None:
     serve(cluster, 1)
     purgatory = Purgatory(cluster.clock)
     session = session_of(cluster, 3)
@@ -128,14 +124,12 @@ def test_a_held_fetch_waits_and_is_answered_when_the_cap_moves() -> None:
     assert len(answers[0].responses[0].partitions[0].records or b"") > 0 and not read.withheld
 
 
-def test_a_reader_at_the_end_of_the_log_is_not_held() -> None:
-    cluster = cluster_of_two_epochs()
+def test_a_reader_at_the_end_of_the_log_is_not_held(cluster: ReplicaCluster) -> None:
     serve(cluster, 2)
     assert not read_of(cluster, session_of(cluster, 5)).withheld
 
 
-def test_a_leader_keeps_its_cap_in_its_next_epoch_and_loses_it_as_a_follower() -> None:
-    cluster = cluster_of_two_epochs()
+def test_a_leader_keeps_its_cap_in_its_next_epoch_and_loses_it_as_a_follower(cluster: ReplicaCluster) -> None:
     serve(cluster, 2)
     cluster.elect(1, 3, [1])
     cluster.append(1, b"f")

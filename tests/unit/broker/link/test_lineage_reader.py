@@ -93,6 +93,11 @@ class LineageFixture:
         return known or self.lineages.answer(question, await self.lineages.read([question]))
 
 
+@pytest.fixture
+async def lineage_fixture() -> LineageFixture:
+    return LineageFixture()
+
+
 def resized(last_leader_epochs: dict[int, int] | None = None, count: int = 6, version: int = 3) -> TopicZnode:
     return TopicZnode.new(uuid.UUID(int=1), {p: [1] for p in range(count)}).replace(
         initial_partition_count=4, layout_version=version, last_leader_epochs=last_leader_epochs or {}
@@ -112,8 +117,7 @@ def answer_of(answer: PartitionAnswer | None) -> tuple[int, int, int, list[tuple
     return answer.as_of, answer.over, answer.floor, entries
 
 
-async def test_the_answer_has_the_times_that_the_znode_has() -> None:
-    lineage_fixture = LineageFixture()
+async def test_the_answer_has_the_times_that_the_znode_has(lineage_fixture: LineageFixture) -> None:
     await lineage_fixture.create()
     await lineage_fixture.controller.set(STATE, state().replace(lineage_times={2: 300}).encode())
     answer = await lineage_fixture.ask()
@@ -121,8 +125,7 @@ async def test_the_answer_has_the_times_that_the_znode_has() -> None:
     assert Lineage.of_answer(answer) == Lineage(2, -1, LINEAGE, {2: 300})
 
 
-async def test_the_answer_is_the_lineage_in_the_znodes() -> None:
-    lineage_fixture = LineageFixture()
+async def test_the_answer_is_the_lineage_in_the_znodes(lineage_fixture: LineageFixture) -> None:
     await lineage_fixture.create()
     assert answer_of(await lineage_fixture.ask()) == (2, -1, -1, [(0, {1: 0}), (2, {1: 2})])
     await lineage_fixture.controller.set(STATE, state(4, LINEAGE[1:], 0).encode())
@@ -135,9 +138,8 @@ async def test_the_answer_is_the_lineage_in_the_znodes() -> None:
     )
 
 
-async def test_the_answer_has_the_end_offset_of_a_removed_partition() -> None:
+async def test_the_answer_has_the_end_offset_of_a_removed_partition(lineage_fixture: LineageFixture) -> None:
     """A removed log without records has no entry in the topic's znode."""
-    lineage_fixture = LineageFixture()
     await lineage_fixture.create()
     never_removed = await lineage_fixture.ask()
     assert never_removed is not None and never_removed.over_end_offset == -1
@@ -149,8 +151,7 @@ async def test_the_answer_has_the_end_offset_of_a_removed_partition() -> None:
         assert answer is not None and (number, answer.over_end_offset) == (number, end)
 
 
-async def test_a_partition_that_never_existed_is_unknown_and_causes_no_read() -> None:
-    lineage_fixture = LineageFixture()
+async def test_a_partition_that_never_existed_is_unknown_and_causes_no_read(lineage_fixture: LineageFixture) -> None:
     await lineage_fixture.create()
     await lineage_fixture.ask()
     lineage_fixture.zk.reads.clear()
@@ -162,37 +163,34 @@ async def test_a_partition_that_never_existed_is_unknown_and_causes_no_read() ->
     assert lineage_fixture.zk.reads == []
 
 
-async def test_before_the_first_update_metadata_an_unknown_partition_may_exist() -> None:
-    lineage_fixture = LineageFixture()
+async def test_before_the_first_update_metadata_an_unknown_partition_may_exist(lineage_fixture: LineageFixture) -> None:
     lineage_fixture.metadata.brokers.clear()
     assert await lineage_fixture.ask(TopicPartition("u", 0)) is None
 
 
-async def test_an_assigned_partition_that_is_not_created_yet_gets_no_answer() -> None:
-    lineage_fixture = LineageFixture()
+async def test_an_assigned_partition_that_is_not_created_yet_gets_no_answer(lineage_fixture: LineageFixture) -> None:
     await lineage_fixture.create(p1=state())
     assert await lineage_fixture.ask() is None
     await lineage_fixture.controller.create(STATE, state(0, LINEAGE[:1]).encode(), make_parents=True)
     assert answer_of(await lineage_fixture.ask())[0] == 0
 
 
-async def test_a_partition_that_was_never_led_gets_no_answer() -> None:
-    lineage_fixture = LineageFixture()
+async def test_a_partition_that_was_never_led_gets_no_answer(lineage_fixture: LineageFixture) -> None:
     await lineage_fixture.create(p5=PartitionState(1, -1, -1, []))
     assert await lineage_fixture.ask() is None
 
 
 @pytest.mark.parametrize("before", [TOPIC, STATE])
-async def test_a_partition_removed_during_the_read_is_answered_with_its_last_epoch(before: str) -> None:
+async def test_a_partition_removed_during_the_read_is_answered_with_its_last_epoch(
+    lineage_fixture: LineageFixture, before: str
+) -> None:
     """An answer with neither state nor last epoch would not show that the partition was removed."""
-    lineage_fixture = LineageFixture()
     await lineage_fixture.create()
     lineage_fixture.zk.before[before] = lambda: lineage_fixture.remove(resized({5: 2}))
     assert answer_of(await lineage_fixture.ask()) == (-1, 2, -1, [])
 
 
-async def test_a_partition_that_is_created_again_is_read_again() -> None:
-    lineage_fixture = LineageFixture()
+async def test_a_partition_that_is_created_again_is_read_again(lineage_fixture: LineageFixture) -> None:
     await lineage_fixture.create()
     await lineage_fixture.ask()
     await lineage_fixture.remove(resized({5: 2}))
@@ -201,16 +199,14 @@ async def test_a_partition_that_is_created_again_is_read_again() -> None:
     assert answer_of(await lineage_fixture.ask()) == (3, 2, -1, [(3, {1: 4})])
 
 
-async def test_repeated_requests_read_each_znode_once_after_a_sync() -> None:
-    lineage_fixture = LineageFixture()
+async def test_repeated_requests_read_each_znode_once_after_a_sync(lineage_fixture: LineageFixture) -> None:
     await lineage_fixture.create()
     for _ in range(3):
         await lineage_fixture.ask()
     assert (lineage_fixture.zk.syncs, lineage_fixture.zk.reads) == (1, [TOPIC, STATE])
 
 
-async def test_concurrent_requests_share_one_read() -> None:
-    lineage_fixture = LineageFixture()
+async def test_concurrent_requests_share_one_read(lineage_fixture: LineageFixture) -> None:
     await lineage_fixture.create()
     async with trio.open_nursery() as nursery:
         for _ in range(3):
@@ -218,8 +214,9 @@ async def test_concurrent_requests_share_one_read() -> None:
     assert lineage_fixture.zk.reads == [TOPIC, STATE]
 
 
-async def test_a_new_topic_of_the_same_name_never_gets_the_lineage_of_the_old_one() -> None:
-    lineage_fixture = LineageFixture()
+async def test_a_new_topic_of_the_same_name_never_gets_the_lineage_of_the_old_one(
+    lineage_fixture: LineageFixture,
+) -> None:
     first = await lineage_fixture.create()
     answer = await lineage_fixture.ask(topic_incarnation=first)
     assert (answer_of(answer)[0], lineage_fixture.lineages.topic_incarnation("t")) == (2, first)
@@ -232,8 +229,9 @@ async def test_a_new_topic_of_the_same_name_never_gets_the_lineage_of_the_old_on
     assert lineage_fixture.lineages.topic_incarnation("t") == second
 
 
-async def test_a_topic_created_again_between_two_reads_gives_no_mixture_of_both() -> None:
-    lineage_fixture = LineageFixture()
+async def test_a_topic_created_again_between_two_reads_gives_no_mixture_of_both(
+    lineage_fixture: LineageFixture,
+) -> None:
     await lineage_fixture.create(p5=state(7))
 
     async def again() -> None:
@@ -245,8 +243,9 @@ async def test_a_topic_created_again_between_two_reads_gives_no_mixture_of_both(
     assert answer_of(await lineage_fixture.ask())[:2] == (10, 9)
 
 
-async def test_without_zookeeper_a_lineage_that_may_have_changed_gets_no_answer() -> None:
-    lineage_fixture = LineageFixture()
+async def test_without_zookeeper_a_lineage_that_may_have_changed_gets_no_answer(
+    lineage_fixture: LineageFixture,
+) -> None:
     await lineage_fixture.create()
     await lineage_fixture.ask()
     lineage_fixture.own.disconnect()
@@ -257,8 +256,9 @@ async def test_without_zookeeper_a_lineage_that_may_have_changed_gets_no_answer(
 
 
 @pytest.mark.parametrize("path", [TOPIC, STATE])
-async def test_a_malformed_znode_is_named_and_read_once_until_it_is_repaired(path: str) -> None:
-    lineage_fixture = LineageFixture()
+async def test_a_malformed_znode_is_named_and_read_once_until_it_is_repaired(
+    lineage_fixture: LineageFixture, path: str
+) -> None:
     await lineage_fixture.create()
     intact = (await lineage_fixture.controller.get(path)).data
     await lineage_fixture.controller.set(path, b"{")
@@ -271,16 +271,16 @@ async def test_a_malformed_znode_is_named_and_read_once_until_it_is_repaired(pat
     assert answer_of(await lineage_fixture.ask())[0] == 2
 
 
-async def test_a_lineage_whose_epochs_do_not_ascend_gets_leader_not_available() -> None:
+async def test_a_lineage_whose_epochs_do_not_ascend_gets_leader_not_available(lineage_fixture: LineageFixture) -> None:
     """The entries descend, as after an edit by hand."""
-    lineage_fixture = LineageFixture()
     await lineage_fixture.create(p5=state(lineage=(LineageEntry(2, {1: 2}), LineageEntry(0, {1: 0}))))
     answer = await lineage_fixture.ask()
     assert answer is not None and answer.error_code == NOT_YET
 
 
-async def test_a_partition_with_a_layout_and_no_initial_count_gets_leader_not_available() -> None:
-    lineage_fixture = LineageFixture()
+async def test_a_partition_with_a_layout_and_no_initial_count_gets_leader_not_available(
+    lineage_fixture: LineageFixture,
+) -> None:
     await lineage_fixture.create(
         p5=PartitionState(1, 1, 2, [1], PartitionLayout(6, 1)), p1=PartitionState(1, 1, 2, [1])
     )
@@ -345,8 +345,9 @@ async def test_an_answer_is_one_consistent_state_of_both_znodes_during_writes(
             await trio.sleep(0.01)  # polls: virtual time
 
 
-async def test_the_first_kept_epoch_moves_past_entries_whose_ancestors_are_removed() -> None:
-    lineage_fixture = LineageFixture()
+async def test_the_first_kept_epoch_moves_past_entries_whose_ancestors_are_removed(
+    lineage_fixture: LineageFixture,
+) -> None:
     await lineage_fixture.create(p5=state(4))
     assert await lineage_fixture.lineages.first_kept_epoch(T5) == 0
     reads = len(lineage_fixture.zk.reads)
@@ -357,8 +358,7 @@ async def test_the_first_kept_epoch_moves_past_entries_whose_ancestors_are_remov
         assert await lineage_fixture.lineages.first_kept_epoch(T5) == kept_from
 
 
-async def test_all_tombstones_stay_while_the_lineage_is_not_known() -> None:
-    lineage_fixture = LineageFixture()
+async def test_all_tombstones_stay_while_the_lineage_is_not_known(lineage_fixture: LineageFixture) -> None:
     assert await lineage_fixture.lineages.first_kept_epoch(T5) == BELOW_EVERY_EPOCH, "there is no znode"
     await lineage_fixture.create(p1=state(-1, ()), p5=state().replace(initial_partition_count=None))
     assert await lineage_fixture.lineages.first_kept_epoch(T1) == BELOW_EVERY_EPOCH, "the partition was never led"

@@ -140,8 +140,7 @@ class Leader:
 @pytest.mark.trio
 async def test_a_new_leader_epoch_is_followed_while_the_leader_holds_a_fetch() -> None:
     """If the new epoch waited for the held fetch, no record would be replicated for replica.fetch.wait.max.ms."""
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     config = FetcherConfig(2, 1 << 20, 1, 1 << 20, 3_600_000, 1.0, 30.0, flushes=False)
     fetcher = ReplicaFetcher(1, config, cluster.clock, TrioNetwork(), lambda: None, lambda: 1, cluster.throttle)
     leader: Any = Leader()
@@ -166,8 +165,7 @@ async def test_a_new_leader_epoch_is_followed_while_the_leader_holds_a_fetch() -
 @pytest.mark.trio
 async def test_a_response_is_applied_and_the_next_fetch_is_sent_while_the_response_is_received() -> None:
     """The leader acknowledges no record before the next fetch, so no other task may run in between."""
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     cluster.append(1, b"a")
     data = cluster.ask(2, 1)
     data.records = b"".join(bytes(each.buffer) for each in read_all(cluster[1].log))
@@ -189,8 +187,7 @@ async def test_an_error_while_a_response_is_applied_ends_the_connection_of_the_f
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The response is applied in the channel's task, but the fetcher's task has to know of the error."""
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     data = cluster.ask(2, 1)
     config = FetcherConfig(2, 1 << 20, 1, 1 << 20, 3_600_000, 1.0, 30.0, flushes=False)
     fetcher = ReplicaFetcher(1, config, cluster.clock, TrioNetwork(), lambda: None, lambda: 1, cluster.throttle)
@@ -223,8 +220,7 @@ def test_a_partition_in_a_full_log_dir_is_not_fetched_until_there_is_room() -> N
     If the follower fetched, it would stay in sync. Then producers would wait until the follower has appended records
     for which its log dir has no room.
     """
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 3])
+    cluster = ReplicaCluster.led_by(1, [1, 3])
     log = cluster[2].log
     log.is_full = True
     fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, TrioNetwork(), lambda: None, lambda: 1, cluster.throttle)
@@ -367,8 +363,7 @@ class Leads:
 
 def followed_out_of_range() -> tuple[ReplicaCluster, ReplicaFetcher]:
     """Replica 1 has deleted all records of producer 7 before replica 2 fetched any of them."""
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     cluster.append(1, b"a", producer_id=7, producer_epoch=0, base_sequence=0)
     cluster.append(1, b"b", producer_id=8, producer_epoch=0, base_sequence=0)
     cluster.elect(1, 1, [1])
@@ -397,8 +392,7 @@ async def test_a_follower_starts_its_log_anew_only_after_its_leader_names_produc
 
 @pytest.mark.trio
 async def test_a_follower_without_room_says_so_before_it_waits() -> None:
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     cluster[2].log.is_full = True
     fetcher = ReplicaFetcher(1, CONFIG, SimClock(), TrioNetwork(), lambda: None, lambda: 1, cluster.throttle)
     fetcher.follow(cluster[2].partition)

@@ -10,8 +10,7 @@ from tests.support.broker.replica_cluster import ReplicaCluster
 
 
 def test_a_follower_copies_its_leader() -> None:
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2, 3])
+    cluster = ReplicaCluster.led_by(1, [1, 2, 3])
     for number in range(50):
         cluster.append(1, b"%d" % number)
     cluster.catch_up(1, 2, 3)
@@ -21,8 +20,7 @@ def test_a_follower_copies_its_leader() -> None:
 
 def test_a_deposed_leader_truncates_records_that_its_successor_never_had() -> None:
     """KIP-101, scenario 2: both replicas wrote at the same offset."""
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     cluster.append(1, b"both")
     cluster.catch_up(1, 2)
     cluster.append(1, b"only 1")
@@ -39,8 +37,7 @@ async def test_a_follower_that_restarts_keeps_committed_records() -> None:
 
     The follower's watermark may lag. The follower would lose a committed record, and could lead next.
     """
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     cluster.append(1, b"a", b"b")
     cluster.fetch(2, 1, times=1)
     cluster.fetch(2, 1)  # the leader commits; the follower has not received the new watermark
@@ -54,8 +51,7 @@ async def test_a_follower_that_restarts_keeps_committed_records() -> None:
 
 def test_fast_leader_changes_leave_no_divergence() -> None:
     """KIP-279 and KAFKA-6361: each leader fails before a follower has fetched from it."""
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2, 3])
+    cluster = ReplicaCluster.led_by(1, [1, 2, 3])
     cluster.append(1, b"all")
     cluster.catch_up(1, 2, 3)
     cluster.elect(1, 1, [1, 2])
@@ -72,8 +68,7 @@ def test_fast_leader_changes_leave_no_divergence() -> None:
 
 def test_a_leader_epoch_without_records_is_forgotten() -> None:
     """If the follower remembered the epoch, the follower would diverge from every later leader without end."""
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     cluster.append(1, b"a")
     cluster.catch_up(1, 2)
     cluster.elect(1, 1, [1, 2])  # replica 1 leads in epoch 1 and writes nothing; replica 2 never follows in epoch 1
@@ -86,8 +81,7 @@ def test_a_leader_epoch_without_records_is_forgotten() -> None:
 
 def test_the_fetch_offset_of_a_diverging_follower_does_not_count() -> None:
     """KAFKA-13141: the offset belongs to records that the leader does not have."""
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2, 3])
+    cluster = ReplicaCluster.led_by(1, [1, 2, 3])
     cluster.append(1, b"a")
     cluster.append(1, b"b")
     cluster.elect(2, 1, [2, 1])
@@ -100,8 +94,7 @@ def test_the_fetch_offset_of_a_diverging_follower_does_not_count() -> None:
 
 
 def test_the_fetch_state_of_an_earlier_leader_epoch_is_not_current() -> None:
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     cluster.append(1, b"a")
     followed, answer = cluster[2].followed, cluster.ask(2, 1)
     assert followed is not None
@@ -123,8 +116,7 @@ def test_a_follower_in_an_older_epoch_is_fenced_and_in_a_newer_one_retries() -> 
 
 
 def test_a_follower_that_ends_below_the_leaders_log_start_starts_its_log_there() -> None:
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1])
+    cluster = ReplicaCluster.led_by(1, [1])
     for number in range(20):
         cluster.append(1, b"%d" % number)
     cluster[1].log.delete_records_before(10)
@@ -146,8 +138,7 @@ async def test_a_follower_that_starts_its_log_anew_knows_producers_without_recor
 
     Otherwise this replica would write a repeated batch twice as the next leader.
     """
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     for sequence in range(3):
         append_by(cluster, 1, 7, sequence)
     if behind:
@@ -172,8 +163,7 @@ def test_a_follower_moves_its_log_start_no_further_than_its_log_end() -> None:
 
     Only the leader knows the producers of records that the follower never fetches.
     """
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     cluster.append(1, b"a", b"b")
     cluster.catch_up(1, 2)
     followed = cluster[2].followed
@@ -185,8 +175,7 @@ def test_a_follower_moves_its_log_start_no_further_than_its_log_end() -> None:
 
 
 def test_the_log_start_of_the_leader_reaches_the_follower() -> None:
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     for number in range(20):
         cluster.append(1, b"%d" % number)
     cluster.catch_up(1, 2)
@@ -196,8 +185,7 @@ def test_the_log_start_of_the_leader_reaches_the_follower() -> None:
 
 
 def test_a_follower_truncates_to_the_end_of_an_unclean_leader() -> None:
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1])
+    cluster = ReplicaCluster.led_by(1, [1])
     cluster.append(1, b"a", b"b")
     cluster.elect(3, 1, [3])  # after the unclean election, replica 3 has no record
     cluster.catch_up(3, 1)

@@ -22,8 +22,7 @@ from tests.support.log.batches import batch_of
 
 
 def test_the_watermark_waits_for_every_member_of_the_isr() -> None:
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2, 3])
+    cluster = ReplicaCluster.led_by(1, [1, 2, 3])
     cluster.append(1, b"a", b"b")
     assert cluster[1].log.high_watermark == 0
     cluster.fetch(2, 1, times=2)
@@ -35,16 +34,14 @@ def test_the_watermark_waits_for_every_member_of_the_isr() -> None:
 
 
 def test_the_watermark_does_not_wait_for_a_lagging_replica_outside_the_isr() -> None:
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     cluster.append(1, b"a")
     cluster.catch_up(1, 2)
     assert cluster[1].log.high_watermark == 1
 
 
 def test_a_follower_learns_the_watermark_but_keeps_it_within_its_log() -> None:
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     cluster.append(1, b"a")
     cluster.catch_up(1, 2)
     assert cluster[2].log.high_watermark == 1
@@ -57,8 +54,7 @@ def test_the_watermark_waits_for_a_replica_of_a_pending_isr_expansion() -> None:
 
     KIP-497: from the moment of the request, the controller may have made the replica electable.
     """
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     cluster.append(1, b"a")
     cluster.catch_up(1, 2, 3)
     leader = cluster[1].partition
@@ -77,8 +73,7 @@ def test_the_watermark_waits_for_the_committed_isr_while_a_shrink_is_pending() -
 
     KAFKA-13091: the watermark moves when the shrink is committed. It does not move earlier, or wait for the next fetch.
     """
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2, 3])
+    cluster = ReplicaCluster.led_by(1, [1, 2, 3])
     cluster.append(1, b"a")
     cluster.catch_up(1, 2)
     cluster.clock.seconds += LAG_S + 1
@@ -92,8 +87,7 @@ def test_the_watermark_waits_for_the_committed_isr_while_a_shrink_is_pending() -
 
 
 def test_after_a_refused_isr_change_the_isr_stays_and_the_next_change_waits() -> None:
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     cluster.catch_up(1, 2, 3)
     leader = cluster[1].partition
     pending = leader.pending_isr
@@ -111,8 +105,7 @@ def test_after_a_refused_isr_change_the_isr_stays_and_the_next_change_waits() ->
 
 
 def test_a_response_to_an_isr_change_of_an_earlier_leader_epoch_changes_nothing() -> None:
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     cluster.catch_up(1, 2, 3)
     leader = cluster[1].partition
     old = leader.pending_isr
@@ -124,8 +117,7 @@ def test_a_response_to_an_isr_change_of_an_earlier_leader_epoch_changes_nothing(
 
 
 def test_a_replica_joins_the_isr_only_with_all_committed_records() -> None:
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1])
+    cluster = ReplicaCluster.led_by(1, [1])
     cluster.append(1, b"a")
     assert cluster[1].log.high_watermark == 1
     cluster.fetch(2, 1)
@@ -137,8 +129,7 @@ def test_a_replica_joins_the_isr_only_with_all_committed_records() -> None:
 
 def test_a_replica_without_all_records_of_earlier_epochs_does_not_join_the_isr() -> None:
     """The watermark of a new leader lags: there may be acknowledged records above the watermark."""
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     cluster.append(1, b"a")
     del cluster.live[3]  # the ISR does not wait for replica 3
     cluster.fetch(2, 1, times=2)
@@ -161,8 +152,7 @@ def test_a_fetch_with_an_older_broker_epoch_does_not_count() -> None:
 
     The fetch may still be in flight when the next process already fetches. The next process may have lost records.
     """
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     cluster.append(1, b"a")
     cluster.broker_epochs[2] = 7
     cluster.fetch(2, 1)
@@ -183,8 +173,7 @@ def test_an_isr_change_names_the_broker_epoch_of_each_replicas_last_fetch() -> N
 
 
 def test_a_refused_replica_is_proposed_again_without_another_fetch() -> None:
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     cluster.catch_up(1, 2, 3)
     leader = cluster[1].partition
     assert leader.pending_isr is not None
@@ -197,8 +186,7 @@ def test_a_refused_replica_is_proposed_again_without_another_fetch() -> None:
 
 
 def test_a_replica_on_a_dead_broker_does_not_join_the_isr() -> None:
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1])
+    cluster = ReplicaCluster.led_by(1, [1])
     del cluster.live[2]
     cluster.fetch(2, 1, times=3)
     assert cluster[1].partition.pending_isr is None
@@ -206,8 +194,7 @@ def test_a_replica_on_a_dead_broker_does_not_join_the_isr() -> None:
 
 def test_under_load_a_follower_of_a_lone_leader_joins_the_isr() -> None:
     """The watermark of a lone leader moves with each append, so a follower would always be one fetch behind."""
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1])
+    cluster = ReplicaCluster.led_by(1, [1])
     cluster.append(1, b"0")
     for number in range(5):
         answer = cluster.ask(2, 1)
@@ -219,8 +206,7 @@ def test_under_load_a_follower_of_a_lone_leader_joins_the_isr() -> None:
 
 
 def test_a_follower_lags_only_when_it_does_not_fetch_new_records() -> None:
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2, 3])
+    cluster = ReplicaCluster.led_by(1, [1, 2, 3])
     cluster.append(1, b"a")
     cluster.catch_up(1, 2, 3)
     leader = cluster[1].partition
@@ -237,8 +223,7 @@ def test_a_follower_lags_only_when_it_does_not_fetch_new_records() -> None:
 
 
 def test_a_follower_under_steady_load_stays_in_sync() -> None:
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     for _ in range(20):
         cluster.append(1, b"x")
         cluster.clock.seconds += LAG_S / 4
@@ -285,8 +270,7 @@ async def test_a_partition_that_a_request_names_twice_is_watched_for_both_parts(
 
 def test_an_append_visits_no_request_that_waits_for_the_watermark() -> None:
     """With many producers and acks=all, checks of every waiting request would make each append slow."""
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     cluster.catch_up(1, 2)
     visits: list[TopicPartition] = []
 
@@ -370,8 +354,7 @@ def test_a_leader_deposed_in_between_acknowledges_none_of_its_earlier_appends() 
 
     Another leader may have written another record at the same offset, and the watermark may have passed that offset.
     """
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2, 3])
+    cluster = ReplicaCluster.led_by(1, [1, 2, 3])
     awaited = _awaited(cluster, cluster.append(1, b"a"))
     cluster.elect(2, 1, [2, 3])
     cluster.append(2, b"other")
@@ -383,8 +366,7 @@ def test_a_leader_deposed_in_between_acknowledges_none_of_its_earlier_appends() 
 
 
 def test_a_leader_that_continues_in_a_new_epoch_acknowledges_earlier_appends() -> None:
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2, 3])
+    cluster = ReplicaCluster.led_by(1, [1, 2, 3])
     awaited = _awaited(cluster, cluster.append(1, b"a"))
     cluster.elect(1, 1, [1, 2])
     cluster.catch_up(1, 2)
@@ -393,8 +375,7 @@ def test_a_leader_that_continues_in_a_new_epoch_acknowledges_earlier_appends() -
 
 def test_a_leader_that_missed_an_epoch_forgets_the_progress_of_its_followers() -> None:
     """In the missed epoch, a follower may have truncated records that the follower had fetched before."""
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2, 3])
+    cluster = ReplicaCluster.led_by(1, [1, 2, 3])
     cluster.append(1, b"a")
     cluster.fetch(2, 1, times=2)
     cluster.elect(3, 1, [1, 2, 3], deliver=[2, 3])
@@ -406,8 +387,7 @@ def test_a_leader_that_missed_an_epoch_forgets_the_progress_of_its_followers() -
 
 def _deposed_with_a_batch() -> ReplicaCluster:
     """Replica 3 led, has a batch that no other replica has, and has not received the LeaderAndIsr of leader 1."""
-    cluster = ReplicaCluster()
-    cluster.elect(3, 0, [1, 2, 3])
+    cluster = ReplicaCluster.led_by(3, [1, 2, 3])
     cluster.append(3, b"refused later")
     cluster.elect(1, 1, [1, 2, 3], deliver=[1, 2])
     return cluster
@@ -472,8 +452,7 @@ def test_later_batches_of_the_producer_are_refused_while_a_refusal_waits() -> No
 
 def test_a_leader_that_continues_in_a_new_epoch_refuses_at_once() -> None:
     """After a resize the same leader has a new epoch. The replicas followed this leader, and no other led since."""
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2, 3])
+    cluster = ReplicaCluster.led_by(1, [1, 2, 3])
     cluster.append(1, b"a")
     cluster.catch_up(1, 2, 3)
     cluster.elect(1, 1, [1, 2, 3])
@@ -518,8 +497,7 @@ def test_a_log_that_cannot_be_synced_acknowledges_nothing() -> None:
 
 
 def test_the_low_watermark_is_the_lowest_log_start_of_live_replicas() -> None:
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2, 3])
+    cluster = ReplicaCluster.led_by(1, [1, 2, 3])
     for number in range(10):
         cluster.append(1, b"%d" % number)
     cluster.catch_up(1, 2, 3)
@@ -532,8 +510,7 @@ def test_the_low_watermark_is_the_lowest_log_start_of_live_replicas() -> None:
 
 
 def test_a_leader_with_a_full_disk_proposes_an_isr_without_itself() -> None:
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2, 3])
+    cluster = ReplicaCluster.led_by(1, [1, 2, 3])
     leader = cluster[1].partition
     leader.log.is_full = True
     leader.review_isr()
@@ -556,8 +533,7 @@ def test_a_leader_with_a_full_disk_proposes_an_isr_without_itself() -> None:
 
 
 def test_a_leader_with_a_full_disk_does_not_resign_to_dead_brokers() -> None:
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     del cluster.live[2]
     leader = cluster[1].partition
     leader.log.is_full = True
@@ -567,8 +543,7 @@ def test_a_leader_with_a_full_disk_does_not_resign_to_dead_brokers() -> None:
 
 def full_follower() -> tuple[ReplicaCluster, Partition]:
     """Replica 3 is full, and lacks a record that the other replicas have."""
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2, 3])
+    cluster = ReplicaCluster.led_by(1, [1, 2, 3])
     cluster.append(1, b"a")
     cluster.catch_up(1, 2, 3)
     leader = cluster[1].partition
@@ -591,8 +566,7 @@ def test_a_follower_with_a_full_disk_leaves_the_isr_at_once_and_is_not_awaited()
 
 
 def test_a_follower_without_room_does_not_join_while_it_lacks_only_uncommitted_records() -> None:
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2, 3])
+    cluster = ReplicaCluster.led_by(1, [1, 2, 3])
     cluster.append(1, b"a")
     cluster.catch_up(1, 2, 3)
     cluster.append(1, b"b")
@@ -614,8 +588,7 @@ def test_a_follower_joins_the_isr_again_once_it_has_room() -> None:
 
 def test_a_leader_with_a_broken_disk_proposes_no_isr() -> None:
     """It refuses the LeaderAndIsr that names its successor, so it would propose without end."""
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2, 3])
+    cluster = ReplicaCluster.led_by(1, [1, 2, 3])
     cluster.append(1, b"a")
     leader = cluster[1].partition
     leader.fail()

@@ -93,8 +93,7 @@ def test_a_follower_that_has_all_committed_records_is_not_throttled(high_waterma
     ids=["out of range", "diverging"],
 )
 def test_a_follower_whose_log_is_cut_does_not_count_as_caught_up(answer: PartitionData) -> None:
-    cluster = ReplicaCluster()
-    cluster.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster.led_by(1, [1, 2])
     cluster.append(1, b"a")
     cluster.catch_up(1, 2)
     followed = FollowedPartition(cluster[2].partition)
