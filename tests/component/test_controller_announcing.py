@@ -127,8 +127,7 @@ async def test_the_next_controller_announces_the_split_again(nursery: trio.Nurse
 
     nursery.start_soon(ask)
     await cluster.until(lambda: announcements(cluster)[-1] == (8, True))
-    cluster.kill_controller(1000)
-    cluster.zk.end_session(cluster.sessions[1000].session_id)
+    cluster.vacate()
     await cluster.until(lambda: announcements(cluster)[-2:] == [(8, False), (8, True)], within_s=60)
     assert not any(count == -1 for count, _ in announcements(cluster)[1:])
     for broker in cluster.brokers.values():

@@ -111,8 +111,7 @@ async def test_the_clocks_of_brokers_are_compared_when_they_register_and_not_whe
     await broker.register()
     await cluster.until(lambda: cluster.brokers[1].led().get(("t", 0)) == (1, 2))
     await trio.sleep(3600)  # virtual time: until the registration is old
-    cluster.kill_controller(1000)
-    cluster.zk.end_session(cluster.sessions[1000].session_id)
+    cluster.vacate()
     await cluster.start_controller(1001)
     await cluster.until(lambda: cluster.brokers[2].sent(UpdateMetadataRequest)[-1].controller_epoch == 2)
     assert "broker.clock_differs" not in caplog.text

@@ -54,8 +54,7 @@ async def test_an_edit_that_the_rules_refuse_is_undone(
     await configure(cluster, retention_ms="-1")
     before = await cluster.topic(TOPIC)
     if not is_seen:
-        cluster.kill_controller(1000)
-        cluster.zk.end_session(cluster.sessions[1000].session_id)
+        cluster.vacate()
     await edit(cluster, undeleted_partition_count=5)
     if not is_seen:
         await cluster.start_controller(1001)
@@ -143,8 +142,7 @@ async def test_random_edits_of_one_topic_do_not_stop_resizes_of_another(nursery:
     known = await cluster.topic(TOPIC)
     is_seen = rng.random() < 0.5
     if not is_seen:
-        cluster.kill_controller(1000)
-        cluster.zk.end_session(cluster.sessions[1000].session_id)
+        cluster.vacate()
     for path in rng.choices([paths.topic(TOPIC), *(paths.partition_state(TOPIC, p) for p in known.partitions)], k=2):
         data = (await cluster.store.get(path)).data
         fields = json.loads(data) if data.startswith(b'{"') else {"x": 1}
@@ -198,8 +196,7 @@ async def test_an_edit_of_ordered_delivery_of_a_resized_topic_is_undone(
     await resized(cluster, 6)
     assert sent(cluster) == {int(settled == "true")}
     if not is_seen:
-        cluster.kill_controller(1000)
-        cluster.zk.end_session(cluster.sessions[1000].session_id)
+        cluster.vacate()
     await edit_config(cluster, enable_ordered_delivery="true" if settled == "false" else "false", retention_ms="7")
     if not is_seen:
         await cluster.start_controller(1001)

@@ -74,8 +74,7 @@ async def test_a_fail_over_without_a_bounce_changes_no_leader(cluster: Controlle
     assert await cluster.alter_isr("t", 0, [1, 2]) == ErrorCode.NONE
     assert await cluster.alter_isr("t", 0, [1, 2, 3]) == ErrorCode.NONE
     before = await cluster.store.get(paths.partition_state("t", 0))
-    cluster.kill_controller(1000)
-    cluster.zk.end_session(cluster.sessions[1000].session_id)
+    cluster.vacate()
     await cluster.start_controller(1001)
     await cluster.until(lambda: cluster.brokers[1].sent(LeaderAndIsrRequest)[-1].controller_epoch == 2)
     await cluster.until(lambda: cluster.brokers[3].sent(UpdateMetadataRequest)[-1].controller_epoch == 2)
@@ -207,8 +206,7 @@ async def test_a_list_of_replicas_is_not_sent_as_complete_while_a_znode_cannot_b
     await create(cluster, [[3]], "fine")
     intact = (await cluster.store.get(paths.topic("t"))).data
     await cluster.store.set(paths.topic("t"), b"{")
-    cluster.kill_controller(1000)
-    cluster.zk.end_session(cluster.sessions[1000].session_id)
+    cluster.vacate()
     await cluster.start_controller(1001)
 
     def sent() -> LeaderAndIsrRequest | None:

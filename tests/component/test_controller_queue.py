@@ -25,7 +25,6 @@ from tests.support.resize.resize_states import (
     placed,
     release,
     silence,
-    vacate,
 )
 
 pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
@@ -137,7 +136,7 @@ async def test_draining_partitions_still_drain_after_a_cancel(cluster: Controlle
 async def test_a_cancel_that_a_controller_did_not_finish_is_finished_by_the_next(cluster: ControllerCluster) -> None:
     await begun(cluster, 6)
     await ask(cluster, 4)
-    vacate(cluster)
+    cluster.vacate()
     release(cluster)
     await cluster.start_controller(1001)
     await cluster.until(lambda: finished(cluster, 4))
@@ -183,7 +182,7 @@ async def test_of_two_concurrent_requests_the_second_is_queued(cluster: Controll
 async def test_a_queued_count_is_carried_out_by_the_next_controller(cluster: ControllerCluster) -> None:
     await begun(cluster, 6)
     await queued(cluster, 8)
-    vacate(cluster)
+    cluster.vacate()
     release(cluster)
     await cluster.start_controller(1001)
     await cluster.until(lambda: finished(cluster, 8))

@@ -82,11 +82,6 @@ async def resize(cluster: ControllerCluster, nursery: trio.Nursery, operation: s
     await cluster.until(lambda: finished(cluster, count), within_s=120)
 
 
-def kill_active(cluster: ControllerCluster) -> None:
-    cluster.kill_controller(1000)
-    cluster.zk.end_session(cluster.sessions[1000].session_id)
-
-
 def broken(cluster: ControllerCluster, rules: Rules) -> list[str]:
     sent = layouts_sent(cluster).items()
     return rules.broken + [f"{key} was sent with {layouts}" for key, layouts in sent if len(layouts) > 1]
@@ -123,11 +118,11 @@ Arm = Callable[[ControllerCluster, Rules, int, trio.Nursery], trio.Event]
 
 
 def kill_at_write(cluster: ControllerCluster, rules: Rules, number: int, _nursery: trio.Nursery) -> trio.Event:
-    return disturb_at_write(rules, number, lambda: kill_active(cluster))
+    return disturb_at_write(rules, number, cluster.vacate)
 
 
 def kill_at_request(cluster: ControllerCluster, _rules: Rules, number: int, _nursery: trio.Nursery) -> trio.Event:
-    return disturb_at_request(cluster, number, lambda: kill_active(cluster))
+    return disturb_at_request(cluster, number, cluster.vacate)
 
 
 async def bounce(cluster: ControllerCluster) -> None:
@@ -145,7 +140,7 @@ def kill_both_at_write(cluster: ControllerCluster, rules: Rules, number: int, nu
     """Holes 2 and 3: the next controller first elects leaders. An election raises a leader epoch, but is no bump."""
 
     def both() -> None:
-        kill_active(cluster)
+        cluster.vacate()
         nursery.start_soon(bounce, cluster)
 
     return disturb_at_write(rules, number, both)

@@ -68,8 +68,7 @@ async def test_the_end_is_logged_once_when_the_last_leader_has_acknowledged(
     await cluster.until(lambda: led_by(cluster, 3, 2))
     await cluster.brokers[1].register()
     await trio.sleep(10)  # virtual time: longer than any wait
-    cluster.kill_controller(1000)
-    cluster.zk.end_session(cluster.sessions[1000].session_id)
+    cluster.vacate()
     await cluster.start_controller(1001)
     await trio.sleep(10)  # virtual time: longer than any wait
     assert steps(caplog) == GROW
@@ -85,8 +84,7 @@ async def test_a_controller_that_continues_a_resize_logs_its_end(
     caplog.set_level(logging.INFO)
     cluster.brokers[1].answering = trio.Event()
     await cluster.request(alter(6, timeout_ms=100))
-    cluster.kill_controller(1000)
-    cluster.zk.end_session(cluster.sessions[1000].session_id)
+    cluster.vacate()
     cluster.brokers[1].answering.set()
     await cluster.start_controller(1001)
     await cluster.until(lambda: steps(caplog) == GROW)

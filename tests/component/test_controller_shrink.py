@@ -20,7 +20,6 @@ from tests.support.resize.resize_states import (
     placed,
     release,
     silence,
-    vacate,
 )
 
 pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
@@ -142,7 +141,7 @@ async def test_the_next_controller_completes_a_removal(cluster: ControllerCluste
     cluster.brokers[1].answering.set()
     await cluster.until(lambda: _is_leaving(cluster, 4))
     assert (await cluster.topic(TOPIC)).last_offsets == {4: 40}
-    vacate(cluster)
+    cluster.vacate()
     for broker in cluster.brokers.values():
         broker.forgets_ends = True
     release(cluster)

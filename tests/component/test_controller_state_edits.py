@@ -13,7 +13,7 @@ from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.zk_schemas import paths
 from tests.support.controller.controller_cluster import ControllerCluster
 from tests.support.resize.resize_rules import TOPIC, alter, edit, finished, led_by, resized
-from tests.support.resize.resize_states import begun, release, vacate
+from tests.support.resize.resize_states import begun, release
 
 pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
 
@@ -34,7 +34,7 @@ async def succeeded(cluster: ControllerCluster) -> None:
 
 async def edited_unseen(cluster: ControllerCluster, partition: int, **fields: Any) -> bytes:
     """Write fields of a state while no controller is active, then start one. Returns the state before."""
-    vacate(cluster)
+    cluster.vacate()
     before = await set_field(cluster, partition, **fields)
     await succeeded(cluster)
     return before
@@ -98,7 +98,7 @@ async def test_a_frozen_topic_is_still_served(cluster: ControllerCluster) -> Non
     """Leaders are elected and ISRs change, and the controller does not read the cluster again."""
     await resized(cluster, 6)
     intact = (await cluster.store.get(paths.topic(TOPIC))).data
-    vacate(cluster)
+    cluster.vacate()
     await edit(cluster, initial_partition_count=2)
     await succeeded(cluster)
     why = "partition 0: initial_partition_count is 4, and the topic's is 2."
@@ -129,7 +129,7 @@ async def test_a_state_that_no_controller_can_read_holds_resizes_until_it_is_rep
     await resized(cluster, 6)
     path = paths.partition_state(TOPIC, 2)
     intact = (await cluster.store.get(path)).data
-    vacate(cluster)
+    cluster.vacate()
     await cluster.store.set(path, DEEP)
     await succeeded(cluster)
     assert f"znode {path}: not JSON" in caplog.text

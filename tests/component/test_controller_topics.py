@@ -73,8 +73,7 @@ async def test_a_deletion_with_an_unreadable_state_does_not_delete_the_successor
     """KIP-570: the replica's incarnation is unknown, so the StopReplica has the zxid of the deletion request."""
     await create(cluster, "t")
     await cluster.store.set(paths.partition_state("t", 0), b"{", -1)
-    cluster.kill_controller(1000)
-    cluster.zk.end_session(cluster.sessions[1000].session_id)
+    cluster.vacate()
     await cluster.start_controller(1001)
     await cluster.until(cluster.active)
     await delete(cluster)

@@ -409,6 +409,11 @@ class ControllerCluster:
         self.scopes[controller_id].cancel()
         self.sessions[controller_id].crash()
 
+    def vacate(self, controller_id: int = 1000) -> None:
+        """Kill the controller and end its session, so that it is not active any more."""
+        self.kill_controller(controller_id)
+        self.zk.end_session(self.sessions[controller_id].session_id)
+
     async def start_broker(self, broker_id: int, rack: str | None = None) -> FakeBroker:
         broker = self.brokers[broker_id] = FakeBroker(self, broker_id, rack)
         await self.nursery.start(broker.serve)

@@ -99,9 +99,3 @@ async def _is_known(cluster: ControllerCluster, partition: int, layout: tuple[in
     state = await cluster.state(TOPIC, partition)
     live = [cluster.brokers[int(id)] for id in await cluster.store.children(paths.BROKER_IDS)]
     return state.leader >= 0 and all(broker.metadata().get((TOPIC, partition)) == state.leader for broker in live)
-
-
-def vacate(cluster: ControllerCluster, controller: int = 1000) -> None:
-    """Kill the controller and end its session, so that there is no active controller."""
-    cluster.kill_controller(controller)
-    cluster.zk.end_session(cluster.sessions[controller].session_id)
