@@ -133,16 +133,6 @@ async def test_draining_partitions_still_drain_after_a_cancel(cluster: Controlle
     assert (await cluster.topic(TOPIC)).last_offsets == {4: 40, 5: 40}
 
 
-async def test_a_cancel_that_a_controller_did_not_finish_is_finished_by_the_next(cluster: ControllerCluster) -> None:
-    await begun(cluster, 6)
-    await ask(cluster, 4)
-    cluster.vacate()
-    release(cluster)
-    await cluster.start_controller(1001)
-    await cluster.until(lambda: finished(cluster, 4))
-    assert await counts(cluster) == (4, 2, 4, None)
-
-
 # ---------------------------------------------------------------- the queue
 
 
@@ -179,14 +169,17 @@ async def test_of_two_concurrent_requests_the_second_is_queued(cluster: Controll
     assert await counts(cluster) == (9, 2, 6, None)
 
 
-async def test_a_queued_count_is_carried_out_by_the_next_controller(cluster: ControllerCluster) -> None:
+@pytest.mark.parametrize(("count", "after"), [(4, (4, 2, 4, None)), (8, (8, 2, 6, None))], ids=["cancelled", "queued"])
+async def test_the_next_controller_finishes_a_cancel_and_carries_out_a_queued_count(
+    cluster: ControllerCluster, count: int, after: tuple[int, int, int, int | None]
+) -> None:
     await begun(cluster, 6)
-    await queued(cluster, 8)
+    await ask(cluster, count)
     cluster.vacate()
     release(cluster)
     await cluster.start_controller(1001)
-    await cluster.until(lambda: finished(cluster, 8))
-    assert await counts(cluster) == (8, 2, 6, None)
+    await cluster.until(lambda: finished(cluster, count))
+    assert await counts(cluster) == after
 
 
 async def test_a_queued_count_waits_while_a_broker_is_missing_and_is_then_carried_out(

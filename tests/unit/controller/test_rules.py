@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import trio
@@ -33,26 +34,20 @@ from anabranch.zk_schemas.znode import format_id
 KEYS = {"controller.id": "1000", "zookeeper.connect": "localhost:2181"}
 
 
-def test_partition_statuses_change_only_as_in_the_table() -> None:
-    for target, previous in VALID_PREVIOUS_PARTITION_STATUSES.items():
-        for status in PartitionStatus:
+@pytest.mark.parametrize(
+    ("statuses", "valid_previous"),
+    [(PartitionStatus, VALID_PREVIOUS_PARTITION_STATUSES), (ReplicaStatus, VALID_PREVIOUS_REPLICA_STATUSES)],
+    ids=["partition", "replica"],
+)
+def test_statuses_change_only_as_in_the_table(statuses: Any, valid_previous: Any) -> None:
+    for target, previous in valid_previous.items():
+        for status in statuses:
             if status in previous:
                 assert status.enter(target) is target
             else:
                 with pytest.raises(IllegalTransitionError):
                     status.enter(target)
-    assert VALID_PREVIOUS_PARTITION_STATUSES.keys() == set(PartitionStatus)
-
-
-def test_replica_statuses_change_only_as_in_the_table() -> None:
-    for target, previous in VALID_PREVIOUS_REPLICA_STATUSES.items():
-        for status in ReplicaStatus:
-            if status in previous:
-                assert status.enter(target) is target
-            else:
-                with pytest.raises(IllegalTransitionError):
-                    status.enter(target)
-    assert VALID_PREVIOUS_REPLICA_STATUSES.keys() == set(ReplicaStatus)
+    assert valid_previous.keys() == set(statuses)
 
 
 @pytest.mark.parametrize("name", ["a", "a.b_c-D9", "x" * 249, "..."])

@@ -27,28 +27,21 @@ def found(driver: Driver) -> list[tuple[int, int]]:
 # ---------------------------------------------------------------- stored offsets
 
 
-def test_hole_20_an_offset_is_stored_with_the_incarnation_it_was_committed_for() -> None:
-    driver = knows(NOW)
-    driver.commit({T0: 5}, incarnation=NOW)
-    assert found(driver) == found_after_restart(driver) == [(5, NOW)]
-
-
-def test_hole_20_an_offset_without_an_incarnation_gets_the_one_the_broker_knows() -> None:
-    driver = knows(NOW)
-    driver.commit({T0: 5})
-    assert found(driver) == found_after_restart(driver) == [(5, NOW)]
-
-
-def test_an_offset_has_no_incarnation_if_the_broker_knows_none() -> None:
-    driver = Driver()
-    driver.commit({T0: 5})
-    assert found(driver) == found_after_restart(driver) == [(5, -1)]
-
-
-def test_an_offset_with_its_own_expiry_has_no_incarnation() -> None:
-    driver = knows(NOW)
-    driver.commit({T0: 5}, retention_ms=60_000)
-    assert found(driver) == found_after_restart(driver) == [(5, -1)]
+@pytest.mark.parametrize(
+    ("known", "given", "stored"),
+    [
+        pytest.param(NOW, {"incarnation": NOW}, NOW, id="that of the commit"),
+        pytest.param(NOW, {}, NOW, id="that of the broker"),
+        pytest.param(-1, {}, -1, id="the broker knows none"),
+        pytest.param(NOW, {"retention_ms": 60_000}, -1, id="an offset with its own expiry"),
+    ],
+)
+def test_hole_20_an_offset_is_stored_with_the_incarnation_of_its_commit_or_the_one_the_broker_knows(
+    known: int, given: dict[str, int], stored: int
+) -> None:
+    driver = knows(known)
+    driver.commit({T0: 5}, **given)
+    assert found(driver) == found_after_restart(driver) == [(5, stored)]
 
 
 def test_hole_20_a_member_of_an_earlier_incarnation_cannot_commit_over_a_later_one() -> None:
@@ -222,20 +215,13 @@ def test_hole_20_a_removal_deletes_offsets_of_its_incarnation_and_earlier_ones()
     assert driver.committed(*T0) is None
 
 
-def test_hole_20_a_pending_commit_for_a_later_incarnation_stays() -> None:
+@pytest.mark.parametrize(("removed", "left"), [(OLD, 5), (NOW, None)], ids=["an earlier one", "its own"])
+def test_hole_20_a_removal_deletes_a_pending_commit_for_its_incarnation_only(removed: int, left: int | None) -> None:
     driver = knows(NOW, auto_commit=False)
     driver.commit({T0: 5})
-    driver.remove_partitions(T0, deletion=PartitionDeletion(OLD))
+    driver.remove_partitions(T0, deletion=PartitionDeletion(removed))
     driver.settle_all()
-    assert driver.committed(*T0) == 5
-
-
-def test_a_pending_commit_for_the_removed_incarnation_is_deleted() -> None:
-    driver = knows(NOW, auto_commit=False)
-    driver.commit({T0: 5})
-    driver.remove_partitions(T0, deletion=PartitionDeletion(NOW))
-    driver.settle_all()
-    assert driver.committed(*T0) is None
+    assert driver.committed(*T0) == left
 
 
 @pytest.mark.parametrize(
