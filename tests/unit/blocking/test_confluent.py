@@ -536,16 +536,6 @@ def test_a_topic_that_does_not_exist_is_one_message_until_it_exists(broker: Fake
         assert message is not None and (message.error(), message.value()) == (None, b"v")
 
 
-def test_a_record_that_was_given_up_has_an_error(broker: FakeBroker) -> None:
-    failed: list[KafkaError | None] = []
-    producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 600_000})
-    producer.produce("t", b"v", callback=lambda error, message: failed.append(error))
-    producer._producer.close(timeout_ms=0)
-    assert producer.poll(10) == 1
-    (error,) = failed
-    assert error is not None and error.code() == KafkaError.NETWORK_EXCEPTION
-
-
 def test_a_consumer_reads_stores_commits_and_seeks(coordinated: Coordinated) -> None:
     conf = {"bootstrap.servers": coordinated.address, "group.id": "g", "enable.auto.offset.store": False}
     topic, partition = PARENT

@@ -124,19 +124,6 @@ def test_sequences_are_consecutive_and_a_retry_keeps_its_bytes() -> None:
     assert first.encode() is before
 
 
-def test_resent_batches_are_sent_before_new_ones_and_in_order() -> None:
-    acc = accumulator()
-    queue = queue_with(acc, 4)
-    first, second, third = take(acc, queue, 3)
-    acc.retry(second, 0)
-    acc.retry(first, 0)
-    assert acc.take(queue) is first
-    assert not acc.sendable(queue, 0, memory_short=False)[0], "the second waits for the first"
-    acc.complete(first, BatchResult(0))
-    assert acc.take(queue) is second
-    assert acc.take(queue) is not third
-
-
 def test_at_most_five_batches_are_outstanding() -> None:
     acc = accumulator()
     queue = queue_with(acc, 7)
@@ -250,26 +237,6 @@ def test_buffer_memory_is_freed_when_a_batch_completes() -> None:
     queue = acc.queues[T0]
     acc.complete(acc.take(queue), BatchResult(0))
     assert acc.buffered_bytes == 0
-
-
-def test_a_split_keeps_order_and_handles() -> None:
-    acc = accumulator(batch_size=10_000)
-    handles = [acc.append_to_new_batch("t", 0, None, b"0", (), 0, 0)]
-    for number in range(1, 5):
-        handle = acc.append("t", 0, None, b"%d" % number, (), number)
-        assert handle is not None
-        handles.append(handle)
-    queue = acc.queues[T0]
-    queue.adopt(7, 0)
-    acc.split(acc.take(queue), 0)
-    queue.adopt(8, 0)
-    first = acc.take(queue)
-    acc.complete(first, BatchResult(0))
-    assert [handle.done() for handle in handles] == [True, True, True, False, False]
-    second = acc.take(queue)
-    values = [[r.value for r in RecordBatch(half.encode())] for half in (first, second)]
-    assert values == [[b"0", b"1", b"2"], [b"3", b"4"]]
-    assert (first.base_sequence, second.base_sequence) == (0, 3)
 
 
 @pytest.mark.parametrize("idempotent", [True, False])

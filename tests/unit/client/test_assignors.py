@@ -65,18 +65,6 @@ def test_a_topic_that_does_not_exist_is_left_out() -> None:
         assert assignor.assign({"t": 1}, {"c": member("t", "gone")}) == {"c": tps("t", 0)}
 
 
-def test_cooperative_sticky_assigns_a_moving_partition_only_after_its_revocation() -> None:
-    assignor = CooperativeStickyAssignor()
-    first = assignor.assign({"t": 4}, {"a": member("t", owned=tps("t", 0, 1, 2, 3), generation=1), "b": member("t")})
-    assert len(first["a"]) == 2
-    assert first["b"] == [], "b gets nothing before a has released it"
-    second = assignor.assign(
-        {"t": 4}, {"a": member("t", owned=first["a"], generation=2), "b": member("t", generation=2)}
-    )
-    assert second["a"] == first["a"]
-    assert sorted(second["a"] + second["b"]) == tps("t", 0, 1, 2, 3)
-
-
 def test_a_partition_claimed_by_two_members_stays_with_the_newer_generation() -> None:
     got = CooperativeStickyAssignor().assign(
         {"t": 2},

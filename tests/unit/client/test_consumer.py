@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from anabranch import Consumer, Producer
+from anabranch import Consumer
 from anabranch.client.client_metrics import CONSUMER_TRAFFIC
 from anabranch.client.errors import (
     ClientClosedError,
@@ -90,18 +90,6 @@ async def test_iteration_moves_the_position_record_by_record() -> None:
             assert await consumer.position(T0) == record.offset + 1
             if record.offset == 17:
                 break
-
-
-async def test_a_record_that_is_produced_later_arrives() -> None:
-    async with (
-        filled(5).running() as broker,
-        Consumer(bootstrap_servers=broker.address, auto_offset_reset="latest") as consumer,
-        Producer(bootstrap_servers=broker.address) as producer,
-    ):
-        consumer.assign([T0])
-        assert await consumer.position(T0) == 5
-        await producer.send("t", value=b"new")
-        assert (await consumer.getone()).value == b"new"
 
 
 async def test_small_batches_that_wait_take_little_memory() -> None:

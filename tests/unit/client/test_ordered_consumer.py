@@ -107,14 +107,6 @@ async def test_a_subscription_without_a_group_takes_created_partitions(by: str) 
         assert again.calls == [("assigned", [PARENT, CHILD])]
 
 
-async def test_getone_waits_for_the_parent_as_well() -> None:
-    async with Resized().running() as broker, Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
-        consumer.assign([CHILD, PARENT])
-        found = [(r.partition, r.offset) for r in [await consumer.getone() for _ in range(15)]]
-        assert consumer.metrics()[CONSUMER_TRAFFIC]["records-consumed-total"] == 15
-    assert found == [(0, n) for n in range(10)] + [(1, n) for n in range(5)]
-
-
 async def test_a_hand_over_between_manually_assigned_partitions_waits_for_no_broker() -> None:
     """The consumer knows its own reports at once: no message from a broker wakes ``getmany``."""
     never_ms = 600_000
@@ -168,6 +160,7 @@ async def test_metadata_that_a_request_finds_too_old_is_not_waited_for_twice() -
     async with broker.client(Consumer, auto_offset_reset="earliest", **NO_SECOND_TRY) as consumer:
         consumer.assign([CHILD, PARENT])
         assert [(await consumer.getone()).partition for _ in range(15)] == [0] * 10 + [1] * 5
+        assert consumer.metrics()[CONSUMER_TRAFFIC]["records-consumed-total"] == 15
 
 
 async def test_hole_18_a_seek_back_on_the_parent_blocks_the_child_for_getone_as_well() -> None:
@@ -360,24 +353,6 @@ async def test_hole_28_a_refused_leader_epoch_is_retried_in_the_same_fetch_sessi
     assert len(broker.seen(ApiKey.METADATA)) >= 3
 
 
-async def test_a_batch_newer_than_the_lineage_waits_for_it() -> None:
-    """Metadata cannot replace the lineage: metadata may come from a lagging broker, or have another layout."""
-    broker = Resized()
-    newest = broker.lineage[0]
-    broker.lineage[0] = newest._replace(as_of=0)
-    batch = bytearray(broker.logs[PARENT].batches[0])
-    set_base_offset(batch, 0, 1)
-    broker.logs[PARENT].batches = [bytes(batch)]
-    async with broker.client(Consumer, **FAST) as consumer:
-        consumer.assign([PARENT])
-        while len(broker.seen(ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS)) < 3 or not consumer.explain_blocked():
-            assert not await consumer.getmany(timeout_ms=20)
-        (blocked,) = consumer.explain_blocked()
-        assert str(blocked) == "t: the lineage of partition 0 is not known yet"
-        broker.lineage[0] = newest
-        assert (await consumer.getone()).leader_epoch == 1
-
-
 async def test_lineages_of_many_partitions_are_asked_for_in_several_requests() -> None:
     broker = Resized()
     asked = ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS
@@ -477,26 +452,6 @@ async def test_the_position_passes_offsets_below_the_log_start_without_a_record(
         consumer.assign([CHILD, PARENT], partition_key_listener=story)
         await story.read_until(consumer, lambda: len(story.records(1)) == 5)
         assert await consumer.position(PARENT) == 10
-
-
-async def test_records_of_a_removed_partition_are_flushed() -> None:
-    """1 -> 2 -> 1: the child is removed, so none of its records can be read, and the parent continues."""
-    story, broker = Story(), Resized()
-    config = {**FAST, "metadata_max_age_ms": 20}
-    async with broker.client(Consumer, **config) as consumer:
-        consumer.assign([CHILD, PARENT], partition_key_listener=story)
-        await story.read_until(consumer, lambda: len(story.records(1)) == 3, max_records=1)
-        story.lines.clear()
-        broker.topics["t"], broker.layouts["t"] = 1, (1, 1, 2)
-        await story.read_until(consumer, lambda: ("flush", [1]) in story.lines, max_records=1)
-        assert not story.records(1) or max(story.records(1)) < 5
-        broker.lineage[0] = Lineage(3, 2)
-        batch = batch_of(10, 3)
-        broker.logs[PARENT].batches.append(batch)
-        broker.logs[PARENT].end_offset = 11
-        await story.read_until(consumer, lambda: story.records(0) == [10])
-    order = [story.lines.index(line) for line in (("flush", [1]), ("load", [0]), (0, 10))]
-    assert order == sorted(order), "the floor shows that keys came by entries that were dropped"
 
 
 @pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.GZIP])

@@ -17,7 +17,6 @@ from anabranch.client.errors import (
     ClientClosedError,
     ErrorCode,
     KafkaError,
-    KafkaTimeoutError,
     RefusedWithBatchError,
 )
 from anabranch.protocol.api_keys import ApiKey
@@ -233,21 +232,6 @@ async def test_a_send_outside_of_the_async_with_block_raises() -> None:
             await producer.send("t", value=b"x")
         with pytest.raises(ClientClosedError, match="is closed"):
             await producer.send("t", value=b"x")
-
-
-async def test_a_send_without_a_broker_raises_a_timeout_that_names_the_topic() -> None:
-    listener = await _free_port()
-    async with Producer(bootstrap_servers=f"127.0.0.1:{listener}", max_block_ms=100) as producer:
-        with pytest.raises(KafkaTimeoutError, match="topic t"):
-            await producer.send("t", value=b"x")
-
-
-async def _free_port() -> int:
-    """Return a port without a listener."""
-    listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
-    port: int = listener.extra(anyio.abc.SocketAttribute.local_port)
-    await listener.aclose()
-    return port
 
 
 async def test_wrong_types_are_refused_at_once() -> None:
