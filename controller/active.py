@@ -45,13 +45,16 @@ from anabranch.controller.handlers import HANDLERS, LOADING, Handler
 from anabranch.controller.image import ClusterImage, LiveBroker
 from anabranch.controller.metrics import ControllerMetrics
 from anabranch.controller.outcome import Outcome
+from anabranch.controller.reads.written_topics import written_topics
 from anabranch.controller.request_batch import BrokerRequest, RequestBatch, inter_broker_endpoint
 from anabranch.controller.resize import draining, unread_expiry
 from anabranch.controller.resize.waits import Round, changed_waits
 from anabranch.controller.senders import Senders
 from anabranch.controller.store import ControllerMovedError, GuardedStore, ImageStaleError
 from anabranch.ordered_resize.explain import Wait
+from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.error_responses import not_controller
+from anabranch.protocol.request_kinds import StockCheck
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import Env, SessionState, ZkError
@@ -155,18 +158,25 @@ class ActiveController:
         return None if broker is None else inter_broker_endpoint(broker, self._config.inter_broker_listener_name)
 
     def submit(self, api_key: int, body: Any, version: int) -> AdminCall:
-        """Put a request into the queue, after all earlier events. ``answer`` waits for the response."""
+        """Put a request into the queue, after all earlier events. ``answer`` waits for the response.
+
+        Brokers have to answer before some requests can be decided. ``decision`` puts these into the queue.
+        """
         call = AdminCall(api_key, body, version)
         if self._over:
             call.decided.set()
-        else:
-            self._undecided[call] = None
+            return call
+        self._undecided[call] = None
+        if not _is_from_stock_admin(call):
             self._events.put(call)
         return call
 
     async def decision(self, call: AdminCall) -> None:
         """Return once a request is decided. If this is cancelled, the request is given up, unless it has begun."""
         try:
+            if not call.decided.is_set() and _is_from_stock_admin(call):
+                call.answers = (await written_topics(self.image, self._reader, call.body),)
+                self._events.put(call)
             await call.decided.wait()
         finally:
             self._undecided.pop(call, None)
@@ -407,6 +417,11 @@ class ActiveController:
     def _refuse_undecided(self) -> None:
         for call in self._undecided:
             call.decided.set()
+
+
+def _is_from_stock_admin(call: AdminCall) -> bool:
+    """Whether the request needs answers of leaders: topics with records may be refused to it."""
+    return call.api_key == ApiKey.CREATE_PARTITIONS and call.body.stock_check == StockCheck.RECORDS
 
 
 def _is_same(wait: Wait, before: Wait | None) -> bool:

@@ -170,6 +170,8 @@ class AdminCall:
     version: int
     decided: trio.Event = field(default_factory=trio.Event)
     outcome: Any = None
+    answers: tuple[Any, ...] = ()
+    """What brokers answered before the request was queued: the first further arguments of its handler."""
     slices: Any = None
     """The request in slices (``admin/slices.py``); None before the first decision and after the last one."""
     is_given_up: bool = False

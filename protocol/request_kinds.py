@@ -1,4 +1,4 @@
-"""The kinds of elections and of feature updates, as requests name them."""
+"""The kinds of elections, of feature updates, and of checks of a partition count, as requests name them."""
 
 from __future__ import annotations
 
@@ -21,3 +21,14 @@ class UpgradeType(enum.IntEnum):
     SAFE_DOWNGRADE = 2
     """Refused if something would be lost."""
     UNSAFE_DOWNGRADE = 3
+
+
+class StockCheck(enum.IntEnum):
+    """The check for stock clients that a CreatePartitions request asks for."""
+
+    NONE = 0
+    """The response warns of stock producers that cannot follow the count."""
+    RECORDS = 1
+    """A stock admin client sent the request: the topic must have no records, or a count that stock clients follow."""
+    PRODUCERS = 2
+    """A dry run refuses the count if a stock producer that cannot follow it wrote lately."""

@@ -19,6 +19,7 @@ from anabranch.protocol.generated.topic_readers import (
     TopicReadersResponse,
     TopicReadersResponseGroup,
 )
+from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.env import Env
@@ -114,13 +115,19 @@ class ProgressReader:
     # ------------------------------------------------------------ leaders
 
     async def offsets(
-        self, leader: int, partitions: Mapping[str, Iterable[tuple[int, int]]], timestamp: int
+        self,
+        leader: int,
+        partitions: Mapping[str, Iterable[tuple[int, int]]],
+        timestamp: int,
+        replica_id: int = CONSUMER_REPLICA_ID,
     ) -> dict[TopicPartition, int]:
         """The offsets that a leader answers without an error; see ``offset_requests.list_offsets``.
 
+        A replica or a controller gets the log end instead of the high watermark.
+
         Raises ``OSError``, ``KafkaError``.
         """
-        answer = await self.ask(leader, offset_requests.list_offsets(partitions, timestamp))
+        answer = await self.ask(leader, offset_requests.list_offsets(partitions, timestamp, replica_id))
         return {
             TopicPartition(topic.name, found.partition_index): found.offset
             for topic in answer.topics

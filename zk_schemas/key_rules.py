@@ -15,6 +15,7 @@ MS_PER_DAY = 24 * MS_PER_HOUR
 CLEANUP_POLICIES = OneOf(("delete", "compact"))
 COMPRESSION_TYPES = OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"))
 STOCK_PRODUCERS = OneOf(("verify", "reject", "accept"))
+STOCK_ADMIN = OneOf(("reject", "accept"))
 STOCK_CONSUMERS = OneOf(("accept", "withhold"))
 TIMESTAMP_TYPES = OneOf(("CreateTime", "LogAppendTime"))
 ADDRESS = Matches(r".*:\d{1,5}", "host:port")

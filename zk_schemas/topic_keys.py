@@ -39,6 +39,7 @@ from anabranch.zk_schemas.key_rules import (
     POSITIVE,
     RATIO,
     REPLICAS,
+    STOCK_ADMIN,
     STOCK_CONSUMERS,
     STOCK_PRODUCERS,
     STRING,
@@ -208,6 +209,14 @@ class TopicKeys(ConfigValues):
     )
     min_insync_replicas: int = _topic(
         INT, 1, POSITIVE, synonyms="min.insync.replicas", doc="in-sync replicas that acks=all needs"
+    )
+    ordered_delivery_stock_admin: str = _topic(
+        STRING,
+        "reject",
+        STOCK_ADMIN,
+        doc="partition counts that a client without ordered resize asks for, if the topic has records: reject (a lower "
+        "count is refused, and one that is not the initial count times a power of two), accept (every count that is "
+        "possible)",
     )
     ordered_delivery_stock_consumers: str = _topic(
         STRING,

@@ -208,6 +208,7 @@ def alter(
     delete_config: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=False)] = None,
     delete_records_when_drained: Annotated[bool, Parameter(negative=())] = False,
     delete_latest_values_when_drained: Annotated[bool, Parameter(negative=())] = False,
+    force: Annotated[bool, Parameter(negative=())] = False,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
     wait: Annotated[bool, Parameter(negative=())] = False,
     wait_drained: Annotated[bool, Parameter(negative=())] = False,
@@ -237,6 +238,9 @@ def alter(
         Set delete.latest.values.when.drained=true first: partitions of a compacted topic that are merged away are
         deleted when every group has read them. The latest values of their keys are lost with them, and older values in
         other partitions may come back. Otherwise these partitions stay.
+    force
+        Resize also if producers that do not know ordered resize wrote lately and cannot follow the count. Brokers then
+        refuse some of their records.
     dry_run
         Change nothing; print which partitions would be split or merged, and why the resize would be refused. With auto,
         print the measured rate and the next count; a topic without autoscale.enable is measured from the first dry run
@@ -263,10 +267,10 @@ def alter(
     if partitions is None and wait:
         raise UsageError("--wait and --wait-drained need --partitions")
     if dry_run:
-        return _dry_run(bootstrap_server, topic, partitions, changes, loses=loses, as_json=json_)
+        return _dry_run(bootstrap_server, topic, partitions, changes, loses=loses, force=force, as_json=json_)
 
     async def work(admin: Admin) -> list[int] | None:
-        marked = await _alter(admin, topic, partitions, changes, timeout_ms if wait else None, loses=loses)
+        marked = await _alter(admin, topic, partitions, changes, timeout_ms if wait else None, loses=loses, force=force)
         if marked and wait_drained:
             return await wait_until_drained(admin, topic, timeout_ms, progress.update)
         return marked
@@ -315,6 +319,7 @@ async def _alter(
     wait_ms: int | None,
     *,
     loses: bool,
+    force: bool,
 ) -> list[int] | None:
     """Change configs and count. Returns the partitions left to drain; None when the command does not wait."""
     count = partitions
@@ -324,8 +329,8 @@ async def _alter(
     is_repeated = False
     if count is not None and wait_ms is not None:
         is_repeated = (await admin.describe_topics([topic]))[topic].partition_count == count
-    if count is not None and changes and not is_repeated:
-        await check_resize(admin, topic, count, changes)
+    if count is not None and (changes or not force) and not is_repeated:
+        await check_resize(admin, topic, count, changes, force=force)
     if count is not None and loses:
         await admin.incremental_alter_configs(topics={topic: changes}, validate_only=True)
         if not is_repeated:
@@ -373,6 +378,7 @@ def _dry_run(
     changes: dict[str, str | None],
     *,
     loses: bool,
+    force: bool,
     as_json: bool,
 ) -> int:
     async def work(admin: Admin) -> ResizePlan | None:
@@ -382,7 +388,7 @@ def _dry_run(
             await admin.incremental_alter_configs(topics={topic: changes}, validate_only=True)
         if partitions is not None and loses:
             await check_loss(admin, topic, partitions)
-        return None if partitions is None else await plan_resize(admin, topic, partitions, changes)
+        return None if partitions is None else await plan_resize(admin, topic, partitions, changes, force=force)
 
     plan = with_admin(bootstrap_server, work)
     if as_json:

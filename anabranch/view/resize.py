@@ -30,6 +30,8 @@ Report: TypeAlias = Callable[[str], object]
 CHECK_EVERY_S = 0.1
 LOOK_S = 2
 """The time for the answers to one look at a topic. A broker that hangs answers nothing until its request times out."""
+REPORTED_MS = 5_000
+"""The longest wait for the brokers' reports of stock producers. The producers of a broker that hangs are not known."""
 REFUSALS = frozenset(
     {
         ErrorCode.POLICY_VIOLATION,
@@ -50,9 +52,14 @@ _DRAINS = frozenset({DRAIN_KEY, LOSS_KEY, "cleanup.policy", "retention.ms"})
 LOSS_FLAG = "--delete-latest-values-when-drained"
 
 
-async def check_resize(admin: Admin, name: str, count: int, changes: Mapping[str, str | None]) -> None:
-    """Raise ``CommandError`` when the resize is refused, unless the reason is a config that ``changes`` sets."""
-    refused, _ = await _judgement(admin, name, count)
+async def check_resize(
+    admin: Admin, name: str, count: int, changes: Mapping[str, str | None], *, force: bool = False
+) -> None:
+    """Raise ``CommandError`` when the resize is refused, unless the reason is a config that ``changes`` sets.
+
+    Without ``force`` it is also refused if recent stock producers cannot follow the count.
+    """
+    refused, _ = await _judgement(admin, name, count, force=force)
     if refused is not None and not await _depends_on(admin, name, count, refused, changes):
         raise CommandError(refused)
 
@@ -60,7 +67,7 @@ async def check_resize(admin: Admin, name: str, count: int, changes: Mapping[str
 async def check_loss(admin: Admin, name: str, count: int) -> None:
     """Raise ``CommandError`` when the user accepted the loss of values, but the resize marks no partition."""
     topic = (await admin.describe_topics([name]))[name]
-    refused, advice = await _judgement(admin, name, count)
+    refused, advice = await _judgement(admin, name, count, force=True)
     values = await _values(admin, name, {})
     # If a shrink of a compacted topic marks partitions, the response names the key. A shrink that only cancels a grow
     # marks none.
@@ -113,12 +120,17 @@ class ResizePlan(NamedTuple):
     notes: list[str]
 
 
-async def plan_resize(admin: Admin, name: str, count: int, changes: Mapping[str, str | None]) -> ResizePlan:
-    """The effect of a resize of the topic ``name`` to ``count`` after ``changes`` of its configs."""
+async def plan_resize(
+    admin: Admin, name: str, count: int, changes: Mapping[str, str | None], *, force: bool = False
+) -> ResizePlan:
+    """The effect of a resize of the topic ``name`` to ``count`` after ``changes`` of its configs.
+
+    Without ``force`` it is refused if recent stock producers cannot follow the count.
+    """
     topic = (await admin.describe_topics([name]))[name]
     before = topic.partition_count
     initial = topic.initial_partition_count if topic.initial_partition_count > 0 else before
-    refused, advice = await _judgement(admin, name, count)
+    refused, advice = await _judgement(admin, name, count, force=force)
     is_possible = not (refused or "").startswith(NEVER)
     only_drain = refused is not None and count < before and changes.get(DRAIN_KEY) == "true" and DRAIN_KEY in refused
     planned = moves(initial, before, count) if topic.ordered_delivery and is_possible else []
@@ -146,10 +158,12 @@ async def plan_resize(admin: Admin, name: str, count: int, changes: Mapping[str,
     )
 
 
-async def _judgement(admin: Admin, name: str, count: int) -> tuple[str | None, list[str]]:
+async def _judgement(admin: Admin, name: str, count: int, *, force: bool) -> tuple[str | None, list[str]]:
     """The reason why the resize is refused, or None; and the controller's warnings about it."""
     try:
-        advice = await admin.create_partitions({name: count}, validate_only=True)
+        advice = await admin.create_partitions(
+            {name: count}, timeout_ms=REPORTED_MS, validate_only=True, spares_stock_producers=not force
+        )
     except KafkaError as error:
         if error.code not in REFUSALS:
             raise

@@ -41,11 +41,7 @@ from anabranch.client.options import AdminOptions
 from anabranch.client.tasks import Tasks
 from anabranch.ordered_resize.autoscale import Measured
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from anabranch.protocol.generated.create_partitions import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreatePartitionsTopicResult,
-)
+from anabranch.protocol.generated.create_partitions import CreatePartitionsResponse, CreatePartitionsTopicResult
 from anabranch.protocol.generated.create_topics import CreateTopicsRequest
 from anabranch.protocol.generated.delete_groups import DeleteGroupsRequest
 from anabranch.protocol.generated.delete_records import DeleteRecordsRequest
@@ -237,7 +233,12 @@ class Admin(Client[AdminConfig]):
         return found
 
     async def create_partitions(
-        self, counts: Mapping[str, int], *, timeout_ms: int | None = None, validate_only: bool = False
+        self,
+        counts: Mapping[str, int],
+        *,
+        timeout_ms: int | None = None,
+        validate_only: bool = False,
+        spares_stock_producers: bool = False,
     ) -> dict[str, str]:
         """Set the partition count of each topic; a lower count merges partitions (KIP-253).
 
@@ -247,13 +248,10 @@ class Admin(Client[AdminConfig]):
         count at the topic's creation. If a response is lost, the request is repeated. If the topic already has the
         count by then, no error is raised.
 
-        Returns advice by topic, such as a warning that recent stock producers cannot follow the count.
+        Returns advice by topic, such as a warning that recent stock producers cannot follow the count. With
+        ``validate_only`` and ``spares_stock_producers`` this warning is raised as POLICY_VIOLATION instead.
         """
-        request = CreatePartitionsRequest(
-            topics=codec.partition_counts(counts),
-            timeout_ms=self._timeout_ms(timeout_ms),
-            validate_only=validate_only,
-        )
+        request = codec.partition_counts(counts, self._timeout_ms(timeout_ms), validate_only, spares_stock_producers)
         is_repeated = False
         advice: dict[str, str] = {}
 

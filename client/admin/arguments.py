@@ -88,7 +88,12 @@ ADMIN_RULES: Mapping[str, Mapping[str, Rule]] = {
     "delete_topics": {"names": each(topic), **_waits},
     "list_topics": {"include_internal": flag},
     "describe_topics": {"names": each(topic)},
-    "create_partitions": {"counts": mapping(topic, count, "{topic: count}"), **_waits, **_validates},
+    "create_partitions": {
+        "counts": mapping(topic, count, "{topic: count}"),
+        **_waits,
+        **_validates,
+        "spares_stock_producers": flag,
+    },
     "measured_appends": {"topic": topic},
     "resize_goal": {"topic": topic},
     "describe_features": {"broker": optional(broker)},

@@ -70,7 +70,7 @@ from anabranch.protocol.generated.offset_delete import (
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
 )
-from anabranch.protocol.request_kinds import ElectionType
+from anabranch.protocol.request_kinds import ElectionType, StockCheck
 from anabranch.protocol.sentinels import NO_COUNT
 from anabranch.protocol.types import TopicPartition
 
@@ -149,11 +149,18 @@ def counts_question(topic: str, timeout_ms: int, **wanted: bool) -> CreatePartit
     return CreatePartitionsRequest(topics=[asked], timeout_ms=timeout_ms, validate_only=True)
 
 
-def partition_counts(counts: Mapping[str, int]) -> list[CreatePartitionsTopic]:
-    """The request's entries for topics. Raises ``KafkaError`` for a count that does not fit into the field."""
+def partition_counts(
+    counts: Mapping[str, int], timeout_ms: int, validate_only: bool, spares_stock_producers: bool
+) -> CreatePartitionsRequest:
+    """A request for counts by topic. Raises ``KafkaError`` for a count that does not fit into the field."""
     for name, count in counts.items():
         _fits(ErrorCode.INVALID_PARTITIONS, name, "partition count", count, _INT32_MAX)
-    return [CreatePartitionsTopic(name=name, count=count, assignments=None) for name, count in counts.items()]
+    return CreatePartitionsRequest(
+        topics=[CreatePartitionsTopic(name=name, count=count, assignments=None) for name, count in counts.items()],
+        timeout_ms=timeout_ms,
+        validate_only=validate_only,
+        stock_check=StockCheck.PRODUCERS if validate_only and spares_stock_producers else StockCheck.NONE,
+    )
 
 
 def _fits(code: ErrorCode, topic: str, what: str, count: int, largest: int) -> None:

@@ -8,6 +8,7 @@ response can repeat the request, and gets the same response.
 
 The message of a response without error is advice. It has one line each for the reason why a queued count waits, for the
 latest values that a compacted topic loses in marked partitions, and for recent producers that cannot follow the count.
+A request of a stock client is refused instead if the topic has records, and so is a dry run that asks for this check.
 A dry run lists the resize in progress, the queued resize, and the resize that the request would replace. A dry run may
 instead ask for the measured bytes appended to the topic, or for the counts of the last and the queued resize.
 """
@@ -15,10 +16,10 @@ instead ask for the measured bytes appended to the topic, or for the counts of t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from anabranch.controller import appended_bytes, stock_producer_reports, view
+from anabranch.controller import appended_bytes, stock_admin, stock_producer_reports, view
 from anabranch.controller.admin.create_topics import check_assignment
 from anabranch.controller.admin.resize_wait import advised, lines, resized
 from anabranch.controller.config import ControllerConfig
@@ -36,22 +37,35 @@ from anabranch.protocol.generated.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
+from anabranch.protocol.request_kinds import StockCheck
 from anabranch.protocol.sentinels import NO_COUNT
 from anabranch.runtime.env import ZkOp, ZkRequestTooLargeError
 from anabranch.zk_schemas.topic import TopicZnode
 
+_CHANGED = "It is not known whether the topic has records, because its partition count changes: try again later."
 _QUEUED_MESSAGE = "The resize begins when the one before it is done:"
 _WAITING_MESSAGE = "The resize is queued and waits:"
 """Instead, if the resize before is over: a leader has not answered its last leader epoch, or a removal has begun."""
 
 
-def create_partitions(context: Context, request: CreatePartitionsRequest, version: int) -> Decisions[Outcome]:
-    """Raises ``ControllerMovedError``, ``ImageStaleError``."""
+def create_partitions(
+    context: Context, request: CreatePartitionsRequest, version: int, written: Mapping[str, str] | None = None
+) -> Decisions[Outcome]:
+    """``written`` is None, or for a request of a stock client the answer of ``reads/written_topics.py``.
+
+    Raises ``ControllerMovedError``, ``ImageStaleError``.
+    """
     named = Counter(topic.name for topic in request.topics)
     outcome = Outcome(CreatePartitionsResponse(results=[]), [], request.timeout_ms)
     for name, times in named.items():
         requested = next(topic for topic in request.topics if topic.name == name)
-        demand = PartitionsDemand(requested, request.validate_only, is_repeated=times > 1)
+        demand = PartitionsDemand(
+            requested,
+            request.validate_only,
+            is_repeated=times > 1,
+            written="" if written is None else written.get(name, _CHANGED),
+            spares_producers=request.stock_check == StockCheck.PRODUCERS,
+        )
         effects = decide(context.image, context.config, demand, context.store.check_fits, context.clock.monotonic())
         yield effects
         outcome.response.results.append(effects.response)
@@ -68,6 +82,10 @@ class PartitionsDemand:
     """Whether the request is a dry run, which changes nothing."""
     is_repeated: bool = False
     """Whether the request names the topic more than once."""
+    written: str = ""
+    """Why the topic has records for the stock client that sent the request; empty for another client or topic."""
+    spares_producers: bool = False
+    """Whether a dry run is refused if recent stock producers cannot follow the count."""
 
 
 def decide(
@@ -112,6 +130,8 @@ def _resize(
     )
     if verdict.topic is None:
         raise KafkaError(verdict.code, verdict.why)
+    if demand.written and verdict.topic != topic.znode and (why := stock_admin.objection(image, topic, count)):
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{demand.written} {why}")
     znode, advice = verdict.topic, judgement.advice(topic.znode, verdict.topic, setting)
     becoming = goal.becoming(topic, znode, topic.version)
     try:
@@ -120,8 +140,10 @@ def _resize(
         message = f"{len(znode.partitions)} partitions of {topic.name} are too many: {error}."
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, message) from error
     is_concerned = stock_producer_reports.concerned_by(topic, count)
-    answer = _dry_run if demand.validate_only else _response
-    waits = answer(topic, znode, count, advice, result)
+    if demand.validate_only:
+        waits = _dry_run(topic, znode, demand, advice, result)
+    else:
+        waits = _response(topic, znode, count, advice, result)
     return replace(
         Effects(topic.name) if demand.validate_only or znode == topic.znode else becoming,
         asks=(AskedReport.STOCK_PRODUCERS,) if is_concerned else (),
@@ -131,15 +153,15 @@ def _resize(
 
 
 def _dry_run(
-    topic: TopicImage, znode: TopicZnode, count: int, advice: str, result: CreatePartitionsTopicResult
+    topic: TopicImage, znode: TopicZnode, demand: PartitionsDemand, advice: str, result: CreatePartitionsTopicResult
 ) -> list[ResponseWait]:
     """Describe the resize that a request would begin. Returns the conditions for the response."""
-    if in_the_way := view.dry_run(topic, znode, count):
-        result.error_message = lines(in_the_way, advice)
-        return []
-    if stock_producer_reports.concerned_by(topic, count):
-        return [AdviceWait(advised(topic, count, advice, result), result)]
-    result.error_message = lines(advice)
+    count, spares = demand.requested.count, demand.spares_producers
+    in_the_way = view.dry_run(topic, znode, count)
+    result.error_message = lines(in_the_way, advice)
+    if stock_producer_reports.concerned_by(topic, count) and (spares or not in_the_way):
+        condition = advised(topic, count, result.error_message, result, spares_producers=spares)
+        return [AdviceWait(condition, result)]
     return []
 
 

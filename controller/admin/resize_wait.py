@@ -14,6 +14,7 @@ from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.create_partitions import CreatePartitionsTopicResult
 
 _DELETED_MESSAGE = "The topic '{}' was deleted before it was resized."
+_FORCE = "`anabranch topics alter --force` resizes all the same."
 _TAKEN_BACK_MESSAGE = "The resize was cancelled by another request, or by an edit of the topic's znode."
 
 
@@ -73,11 +74,17 @@ def resized(
 
 
 def advised(
-    asked: TopicImage, count: int, advice: str, result: CreatePartitionsTopicResult
+    asked: TopicImage,
+    count: int,
+    advice: str | None,
+    result: CreatePartitionsTopicResult,
+    *,
+    spares_producers: bool,
 ) -> Callable[[Context], bool]:
     """A condition that holds once every broker has reported its stock producers of the topic.
 
-    Then the result gets the warning about the producers that cannot follow the count.
+    Then the result gets the warning about the producers that cannot follow the count, as an error if the request
+    ``spares_producers``.
     """
 
     def condition(context: Context) -> bool:
@@ -86,7 +93,11 @@ def advised(
             return True
         if not stock_producer_reports.have_reported(context, topic):
             return False
-        result.error_message = lines(advice, stock_producer_reports.warning(context, topic, count))
+        warning = stock_producer_reports.warning(context, topic, count)
+        if warning is not None and spares_producers:
+            result.error_code, result.error_message = ErrorCode.POLICY_VIOLATION, f"{warning} {_FORCE}"
+        else:
+            result.error_message = lines(advice, warning)
         return True
 
     return condition

@@ -1,4 +1,4 @@
-"""Reads the facts that the decision of a request needs besides the image."""
+"""Reads the facts that the decision of a request needs besides the image and the answers of brokers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def read_facts(context: Context, call: AdminCall) -> Facts | Exception:
     """Read the facts for a request. Returns the error of a read, as the handler raises it like the error of a write."""
     read = _READS.get(call.api_key)
     try:
-        return () if read is None else await read(context)
+        return call.answers if read is None else (*call.answers, *await read(context))
     except Exception as error:
         return error
 

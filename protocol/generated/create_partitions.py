@@ -17,14 +17,15 @@ from anabranch.protocol.primitives import (
 )
 from anabranch.protocol.types import Part
 
+_pack_b = Struct(">b").pack
 _pack_h = Struct(">h").pack
 _pack_hh = Struct(">hh").pack
 _pack_i = Struct(">i").pack
 _pack_ii = Struct(">ii").pack
 _pack_it = Struct(">i?").pack
-_pack_itB = Struct(">i?B").pack
 _pack_q = Struct(">q").pack
 _pack_t = Struct(">?").pack
+_unpack_b = Struct(">b").unpack_from
 _unpack_h = Struct(">h").unpack_from
 _unpack_hB = Struct(">hB").unpack_from
 _unpack_hh = Struct(">hh").unpack_from
@@ -125,11 +126,20 @@ def _decode_tag_topics_wants_goal(data: memoryview) -> tuple[bool, int]:
     pos += 1
     return wants_goal, pos
 
+def _decode_tag_stock_check(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    stock_check, = _unpack_b(data, pos)
+    pos += 1
+    return stock_check, pos
+
 def _encode_tag_topics_wants_measured(value: bool, out: bytearray) -> None:
     out += _pack_t(value)
 
 def _encode_tag_topics_wants_goal(value: bool, out: bytearray) -> None:
     out += _pack_t(value)
+
+def _encode_tag_stock_check(value: int, out: bytearray) -> None:
+    out += _pack_b(value)
 
 def _decode_tag_results_appended_bytes(data: memoryview) -> tuple[int, int]:
     pos = 0
@@ -317,12 +327,17 @@ def _decode_create_partitions_request_v2(data: memoryview) -> tuple[CreatePartit
         ))
     timeout_ms, validate_only, n = _unpack_itB(data, pos)
     pos += 6
+    stock_check: int = 0
     if n:
-        pos = skip_tags(data, pos, n)
+        tags, pos, _ = read_tags(data, pos, n, (10295,))
+        value = tags.get(10295)
+        if value is not None:
+            stock_check = whole(_decode_tag_stock_check(value), value, "stock_check")
     decoded = CreatePartitionsRequest(
         topics=topics,
         timeout_ms=timeout_ms,
         validate_only=validate_only,
+        stock_check=stock_check,
     )
     return decoded, pos
 
@@ -371,7 +386,16 @@ def _encode_create_partitions_request_v2(message: CreatePartitionsRequest, out: 
                 write_uvarint(out, 10280)
                 write_uvarint(out, len(tagged))
                 out += tagged
-    out += _pack_itB(message.timeout_ms, message.validate_only, 0)
+    out += _pack_it(message.timeout_ms, message.validate_only)
+    tag_count = (1 if message.stock_check != 0 else 0)
+    out.append(tag_count)
+    if tag_count:
+        if message.stock_check != 0:
+            tagged = bytearray()
+            _encode_tag_stock_check(message.stock_check, tagged)
+            write_uvarint(out, 10295)
+            write_uvarint(out, len(tagged))
+            out += tagged
     parts.append(out)
 
 
@@ -574,6 +598,7 @@ class CreatePartitionsRequest(Message):
         "topics",
         "timeout_ms",
         "validate_only",
+        "stock_check",
     )
     ARRAYS: ClassVar[tuple[str, ...]] = ("topics",)
     __slots__ = FIELDS
@@ -598,10 +623,12 @@ class CreatePartitionsRequest(Message):
         topics: list[CreatePartitionsTopic] = EMPTY,
         timeout_ms: int = 0,
         validate_only: bool = False,
+        stock_check: int = 0,
     ) -> None:
         self.topics = [] if topics is EMPTY else topics
         self.timeout_ms = timeout_ms
         self.validate_only = validate_only
+        self.stock_check = stock_check
 
 
 class CreatePartitionsResponse(Message):

@@ -18,7 +18,7 @@ READ_DEADLINE_S = 60.0
 class Item(NamedTuple):
     """A record as every library can write and read it."""
 
-    key: bytes
+    key: bytes | None
     value: bytes
 
 

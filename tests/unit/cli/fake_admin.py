@@ -75,6 +75,8 @@ class FakeAdmin:
     goal: ResizeGoal | None = None
     """The counts as the controller knows them; None if it does not know the question."""
     on_create_partitions: Any = None
+    objection: KafkaError | None = None
+    """The refusal of a dry run that spares stock producers."""
     advice: dict[str, str] = field(default_factory=dict)
     """By topic, the advice in the response when a count is accepted."""
     without_leader: frozenset[int] = frozenset()
@@ -177,10 +179,19 @@ class FakeAdmin:
     async def incremental_alter_configs(self, *, topics: Any, validate_only: bool = False) -> None:
         self.calls.append(("configs", topics, validate_only))
 
-    async def create_partitions(self, counts: Mapping[str, int], *, validate_only: bool = False) -> dict[str, str]:
+    async def create_partitions(
+        self,
+        counts: Mapping[str, int],
+        *,
+        timeout_ms: int | None = None,
+        validate_only: bool = False,
+        spares_stock_producers: bool = False,
+    ) -> dict[str, str]:
         self.calls.append(("partitions", dict(counts), validate_only))
         if self.refusal is not None:
             raise self.refusal
+        if spares_stock_producers and self.objection is not None:
+            raise self.objection
         if self.on_create_partitions is not None and not validate_only:
             self.on_create_partitions(self)
         return self.advice

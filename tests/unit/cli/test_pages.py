@@ -106,6 +106,13 @@ STATES: dict[str, dict[str, Any]] = {
         "ends": {4: (0, 10), 5: (0, 10)},
     },
     "compacted-plainly": COMPACTED,
+    "objected": {
+        "objection": refused(
+            ErrorCode.POLICY_VIOLATION,
+            "t: Producers wrote to t. `anabranch topics alter --force` resizes all the same.",
+        ),
+        "advice": {"t": "Producers wrote to t."},
+    },
     "advised": {"advice": {"t": "Producers that do not know ordered resize wrote to t."}},
     "compacted": {
         **COMPACTED,

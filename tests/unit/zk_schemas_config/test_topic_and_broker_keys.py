@@ -18,6 +18,7 @@ PER_TOPIC = {
     "delete.latest.values.when.drained",
     "delete.records.when.drained",
     "ordered.delivery.retention.waits",
+    "ordered.delivery.stock.admin",
     "ordered.delivery.retention.waits.max.ms",
 }
 """Topic keys without a default in a broker's configuration: their values depend on the topic."""
