@@ -75,7 +75,7 @@ model: $(VENV)/.dev ## the TLA+ models of docs/model, every configuration, or on
 
 # The same tests as elsewhere, against brokers in containers and a real ZooKeeper in one.
 IN_CONTAINERS := tests/integration/test_client_cluster.py tests/integration/test_testing_plugin.py \
-	tests/interop/test_python_clients.py tests/interop/test_client_features.py \
+	tests/interop/test_python_clients.py \
 	tests/interop/test_groups.py::test_a_group_of_different_libraries_survives_join_leave_and_crash
 
 # What runs beside them in `make test`: tests that start processes of their own.
