@@ -198,7 +198,9 @@ class Producer(BlockingClient[AsyncProducer]):
         if not client._places_by_key:
             sent = self._run(client.send, topic, value, key, partition, headers, timestamp_ms, on_delivery=on_delivery)
             return RecordHandle(self, None, sent)
-        record = client._record(topic, value, key, partition, headers, timestamp_ms)
+        if client._closed or client._failure is not None:
+            client._ensure_open()
+        record = client._judge(topic, value, key, partition, headers, timestamp_ms)
         size = _size(record)
         if not client._accumulator.fits(topic, partition, size, self._queued_bytes - self._taken_bytes):
             self._run(self._until_it_fits, record)
@@ -244,11 +246,14 @@ class Producer(BlockingClient[AsyncProducer]):
         """The records of ``send_many``, as many as should cross at once, also those before an error."""
         if self._closed or self._loop is None:
             self._running()
+        client = self._client
         group: list[SentRecord] = []
         size = 0
         try:
             for key, value in pairs(records):
-                record = self._client._record(topic, value, key, partition, None, None)
+                if client._closed or client._failure is not None:
+                    client._ensure_open()
+                record = client._judge(topic, value, key, partition, None, None)
                 group.append(record)
                 size += record[-1]
                 if len(group) == _MOST_QUEUED or size >= _MOST_BYTES:
@@ -262,10 +267,11 @@ class Producer(BlockingClient[AsyncProducer]):
     async def _take_all(self, group: list[SentRecord]) -> list[AsyncRecordHandle]:
         """Append records to their batches. In the loop."""
         client = self._client
+        accumulator = client._accumulator
         handles = []
         for record in group:
-            handle = client._append(*record)
-            if handle is None or client._accumulator.gives_way:
+            handle = None if client._closed or client._failure is not None else accumulator.accept(*record)
+            if handle is None or accumulator.gives_way:
                 handle = await client._take(record, handle)
             handles.append(handle)
         return handles
@@ -293,15 +299,16 @@ class Producer(BlockingClient[AsyncProducer]):
     async def _take_queue(self) -> None:
         """Append the queued records to their batches, in order."""
         client, queue = self._client, self._queue
+        accept = client._accumulator.accept
         many = len(queue) > _TAKEN_AT_ONCE
         for _ in range(_TAKEN_AT_ONCE if many else len(queue)):
             handle = queue[0]
             record = handle._record
             assert record is not None
             try:
-                sent = client._append(*record)
+                sent = None if client._closed or client._failure is not None else accept(*record)
                 if sent is None:
-                    sent = await self._append_later(record)
+                    sent = client._append(*record) or await self._append_later(record)
                 handle._handle = sent
                 if handle._on_delivery is not None:
                     sent.call_on_delivery(handle._on_delivery)

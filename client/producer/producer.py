@@ -191,10 +191,10 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
     ) -> RecordHandle:
         """Append a record that lacks something, once it is there, and let the sender run when it should.
 
-        ``handle``: what ``Accumulator.accept`` or ``_append`` returned for the record.
+        ``handle``: what ``Accumulator.accept`` returned for the record.
         """
         if handle is None:
-            handle = self._append_unusual(*record)
+            handle = self._append(*record)
         while handle is None:
             await self._until_it_fits(*record)
             handle = self._append(*record)
@@ -208,20 +208,6 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         """Let the sender run."""
         self._accumulator.gives_way = False
         await anyio.lowlevel.checkpoint()
-
-    def _record(
-        self,
-        topic: str,
-        value: SentValue | None,
-        key: SentKey | None,
-        partition: int | None,
-        headers: Headers,
-        timestamp_ms: int | None,
-    ) -> SentRecord:
-        """The arguments of ``send``, judged and serialized. Any thread may call this."""
-        if self._tasks is None or self._closed or self._failure is not None:
-            self._ensure_open()
-        return self._judge(topic, value, key, partition, headers, timestamp_ms)
 
     async def _until_it_fits(
         self,
