@@ -20,7 +20,7 @@ from anabranch.broker.net.dispatch import Dispatcher
 from anabranch.broker.net.joined_answer import EncodedAnswer, Sink
 from anabranch.broker.node import Node
 from anabranch.broker.request import large_batches
-from anabranch.broker.request.context import Answer, CloseConnectionError, RequestContext
+from anabranch.broker.request.context import Answer, CloseConnectionError, RequestContext, keep_nothing
 from anabranch.broker.stock.client_session import ClientSession
 from anabranch.protocol.addresses import host_of
 from anabranch.protocol.api_keys import ApiKey
@@ -39,7 +39,7 @@ from anabranch.protocol.generated.produce import ProduceRequest
 from anabranch.protocol.message import Message, has_more_items
 from anabranch.protocol.message_limits import CONTROLLER_APIS
 from anabranch.protocol.named_items import has_one_item
-from anabranch.protocol.own_tags import withholder
+from anabranch.protocol.own_tags import Withholder, withholder
 from anabranch.protocol.primitives import DecodeError, EncodeError
 from anabranch.runtime.env import Part, Stream
 from anabranch.runtime.memory_budget import MemoryBudget
@@ -55,7 +55,8 @@ _COST_PER_BYTE = 32
 _COST_PER_PART = 32 * 1024
 """The cost of handling a topic or a partition of a Produce request. The bytes of its records are not decoded."""
 _MOST_PARTS = PIECE // _COST_PER_PART
-_PRODUCE = ApiKey.PRODUCE.to_bytes(2, "big")
+_PRODUCE_KEY, _FETCH_KEY = int(ApiKey.PRODUCE), int(ApiKey.FETCH)
+_PRODUCE = _PRODUCE_KEY.to_bytes(2, "big")
 _PARKING = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.CONSUMER_GROUP_POSITION})
 """APIs whose requests may wait for other members."""
 _ALONE = _PARKING | CONTROLLER_APIS
@@ -72,48 +73,35 @@ class _Slot:
     """A response's place in the queue; ``response`` is None until it is ready."""
 
     __slots__ = (
-        "_may_have_many",
-        "api_key",
-        "api_version",
-        "arrived",
         "awaited",
-        "begun",
-        "client_id",
-        "correlation_id",
         "counted_bytes",
+        "ctx",
         "decoded_bytes",
         "filled",
         "handled",
         "has_many_items",
-        "is_follower",
         "response",
         "rest",
-        "withhold",
     )
 
     def __init__(self, ctx: RequestContext, handled: float) -> None:
-        self.api_key = ctx.api_key
-        self.arrived = ctx.arrived
-        self.begun = ctx.begun
+        self.ctx = ctx
         self.handled = self.filled = handled
         """The time when the handler returned, and the time when the response was ready."""
-        self.is_follower = ctx.is_follower
-        self.api_version = ctx.api_version
-        self.client_id = ctx.client_id
-        self.correlation_id = ctx.correlation_id
         self.response: Message | EncodedAnswer | None = None
-        self.withhold = None if ctx.asks_for_own_tags else withholder(ctx.api_key)
-        """Removes own tags from a response, if the client did not ask for them."""
         self.awaited: Deferred[Any] | None = None
-        self.counted_bytes = 0
-        """The bytes of the encoded response that count in ``queued.max.request.bytes``."""
-        self.decoded_bytes = 0
-        """The memory of the decoded request, while the answer still needs it (``DecodedRequests``)."""
-        self._may_have_many = ctx.api_key != ApiKey.PRODUCE or ctx.request_bytes > LARGE_FRAME_BYTES
+        self.counted_bytes = self.decoded_bytes = 0
+        """The bytes of the encoded response that count in ``queued.max.request.bytes``, and the memory of the decoded
+        request, while the answer still needs it (``DecodedRequests``)."""
         self.has_many_items = False
         """Whether the writer task encodes the response, in steps."""
         self.rest: Sequence[Part] | None = None
         """The encoded parts that the writer task has not sent yet; None before the response is encoded."""
+
+    @property
+    def withhold(self) -> Withholder | None:
+        """Removes own tags from a response, if the client did not ask for them."""
+        return None if self.ctx.asks_for_own_tags else withholder(self.ctx.api_key)
 
     def fill(self, response: Message | EncodedAnswer, now: float) -> None:
         """Set the response."""
@@ -122,9 +110,11 @@ class _Slot:
         if isinstance(response, EncodedAnswer):
             self.counted_bytes = response.size_bytes
             return
-        self.has_many_items = self._may_have_many and has_more_items(response, MANY_ITEMS)
-        if self.withhold is not None and not self.has_many_items:
-            self.withhold.at_once(response)
+        ctx = self.ctx
+        if ctx.api_key != _PRODUCE_KEY or ctx.request_bytes > LARGE_FRAME_BYTES:
+            self.has_many_items = has_more_items(response, MANY_ITEMS)
+        if not self.has_many_items and (withhold := self.withhold) is not None:
+            withhold.at_once(response)
 
 
 def cost_of_parts(size: int, body: Any) -> int:
@@ -136,7 +126,12 @@ def cost_of_parts(size: int, body: Any) -> int:
             return PIECE
         for data in topic.partition_data:
             size -= len(data.records or b"")
-    return min(PIECE, _COST_PER_PART * parts + _COST_PER_BYTE * size)
+    return _cost(parts, size)
+
+
+def _cost(parts: int, size: int) -> int:
+    cost = _COST_PER_PART * parts + _COST_PER_BYTE * size
+    return cost if cost < PIECE else PIECE
 
 
 class Connection:
@@ -247,7 +242,8 @@ class Connection:
     def _free_decoded(self, slot: _Slot) -> int:
         freed_bytes, slot.decoded_bytes = slot.decoded_bytes, 0
         if freed_bytes:
-            self._decoded.free(slot.api_key, freed_bytes)
+            self._decoded.free(slot.ctx.api_key, freed_bytes)
+            slot.ctx.free_request = keep_nothing
         return freed_bytes
 
     def close(self, because: str) -> None:
@@ -299,10 +295,10 @@ class Connection:
             await self._stream.wait_readable()
         elif moved := frames.moves():
             await shared.take(moved)
-        if self._budget.limited:
+        if limited := self._budget.limited:
             await self._budget.wait_for_room(self._taken_bytes)
         target = frames.buffer(moved)
-        if self._budget.limited:
+        if limited:
             self._settle_budget(max(self._taken_bytes, len(target)))
         received = await self._stream.receive_into(target)
         if received == 0:
@@ -317,20 +313,25 @@ class Connection:
             is_produce = frame[:2] == _PRODUCE
             if self._closed_because is not None and not is_produce:
                 continue
-            cost = min(PIECE, len(frame) if is_produce else _COST_PER_BYTE * len(frame))
+            size = len(frame)
+            cost = min(PIECE, size if is_produce else _COST_PER_BYTE * size)
             if shared.left > 0:
                 shared.left -= cost
             else:
                 await shared.pause(cost)
                 has_waited = True
             request = await self._decoded.read(frame, self._stream.has_ended)
-            self._served_bytes, self._served_key = request.decoded_bytes, request.header.api_key
             if request.decoded_bytes:
+                self._served_bytes, self._served_key = request.decoded_bytes, request.header.api_key
                 has_waited = True
-            if is_produce:
-                shared.left -= cost_of_parts(request.size, request.body)
+            if not is_produce:
+                is_whole = large_requests.is_whole(request.header.api_key, size)
+            elif is_whole := (records := large_batches.only_small(request.body)) is not None:
+                shared.left -= _cost(2, size - len(records))
+            else:
+                shared.left -= cost_of_parts(size, request.body)
             served += 1
-            unyielded_bytes += request.size
+            unyielded_bytes += size
             if served % _REQUESTS_PER_YIELD == 0 or unyielded_bytes > LARGE_FRAME_BYTES:
                 unyielded_bytes, has_waited = 0, True
                 await trio.lowlevel.checkpoint()
@@ -338,7 +339,7 @@ class Connection:
             is_answered_alone = False
             if self._closed_because is None or (is_produce and cast(ProduceRequest, request.body).acks == 0):
                 # Records without acknowledgements are written although their client has gone meanwhile.
-                is_answered_alone = await self._serve(request, now, begun)
+                is_answered_alone = await self._serve(request, now, begun, is_whole)
             has_waited = True  # for the request before
             large_arrays = request.large_arrays
             del request
@@ -365,68 +366,75 @@ class Connection:
             self._budget.take(delta_bytes)
             self._answer_bytes += delta_bytes
 
-    async def _serve(self, request: Request, arrived: float, begun: float) -> bool:
-        """Apply a request. Returns whether it has to be answered before the next one is read."""
-        header = request.header
+    async def _serve(self, request: Request, arrived: float, begun: float, is_whole: bool) -> bool:
+        """Apply a request. Returns whether it has to be answered before the next one is read.
+
+        ``is_whole``: its handler takes it as it is.
+        """
         session = self._session
         if session is None:
             session = ClientSession(self._node.config.values.max_retried_partitions_per_connection)
             self._session = session
+        api_key, version, correlation_id, client_id, asks_for_own_tags = request.header
         ctx = RequestContext(
             self._node,
             self.listener,
             self.client_host,
-            header.client_id,
-            header.api_key,
-            header.api_version,
-            header.correlation_id,
+            client_id,
+            api_key,
+            version,
+            correlation_id,
             session,
-            header.asks_for_own_tags,
+            asks_for_own_tags,
         )
         ctx.request_bytes = request.size
         ctx.arrived, ctx.begun = arrived, begun
         body: Any = request.body
-        if header.api_key == ApiKey.FETCH:
+        if api_key == _FETCH_KEY:
             ctx.is_follower = body.replica_id >= 0
+        answer: Any
         if request.unsupported:
             ctx.api_version = 0
-            answer: Any = self._dispatcher.unsupported_api_versions(ctx, ApiVersionsRequest())
+            answer = self._dispatcher.unsupported_api_versions(ctx, ApiVersionsRequest())
+        elif is_whole:
+            answer = self._dispatcher.handle(ctx, body)
         else:
             answer = await self._handle(ctx, body)
         handled = self._clock.monotonic()
         if answer is None:
-            self._note_answered(ctx, arrived, ctx.begun, handled, handled, handled)
+            self._note_answered(ctx, handled, handled, handled)
             return False
         slot = _Slot(ctx, handled)
         self._slots.append(slot)
         if isinstance(answer, Deferred):
-            if ctx.keeps_request or ctx.api_key not in _KEEP_NOTHING:
+            if self._served_bytes and (ctx.keeps_request or api_key not in _KEEP_NOTHING):
                 slot.decoded_bytes, self._served_bytes = self._served_bytes, 0
                 ctx.free_request = partial(self._free_decoded, slot)
             self._fill_later(slot, answer)
-            return ctx.api_key in _ALONE
-        self._metrics.note_response(slot.api_key, answer)
+            return api_key in _ALONE
+        self._metrics.note_response(api_key, answer)
         slot.fill(answer, handled)
         self._ready()
         return bool(slot.rest) or slot.has_many_items
 
     async def _handle(self, ctx: RequestContext, body: Any) -> Answer:
         node = self._node
-        if ctx.api_key == ApiKey.PRODUCE and (large := await large_batches.find(body)):
-            ctx.large_batches = await large_batches.read(node.replicas, node.env.clock, ctx.session, large)
-        has_one = has_one_item(ctx.api_key, body)
-        if not has_one:
-            await large_requests.leave_each_once(ctx, body)
-        if not large_requests.may_be_cut(ctx.api_key, ctx.request_bytes, has_one_item=has_one):
-            return self._dispatcher.handle(ctx, body)
-        if ctx.api_key == ApiKey.OFFSET_FETCH:
-            await with_pauses(node.groups.count_readers(ctx, body))
         try:
+            if ctx.api_key == _PRODUCE_KEY and (large := await large_batches.find(body)):
+                ctx.large_batches = await large_batches.read(node.replicas, node.env.clock, ctx.session, large)
+            has_one = has_one_item(ctx.api_key, body)
+            if not has_one:
+                await large_requests.leave_each_once(ctx, body)
+            if not large_requests.may_be_cut(ctx.api_key, ctx.request_bytes, has_one_item=has_one):
+                return self._dispatcher.handle(ctx, body)
+            if ctx.api_key == ApiKey.OFFSET_FETCH:
+                await with_pauses(node.groups.count_readers(ctx, body))
             return await large_requests.serve(
                 self._dispatcher.handle, ctx, body, self._sink(ctx), self._stream.has_ended, self._wait_in
             )
         finally:
             self._slice = None
+            ctx.large_batches = large_batches.NONE  # the context lives as long as the answer waits
 
     def _wait_in(self, scope: trio.CancelScope) -> None:
         self._slice = scope
@@ -443,7 +451,7 @@ class Connection:
             if slot.decoded_bytes:
                 self._free_decoded(slot)
             if not isinstance(response, EncodedAnswer):
-                self._metrics.note_response(slot.api_key, response)
+                self._metrics.note_response(slot.ctx.api_key, response)
             slot.fill(response, self._clock.monotonic())
             if self._slots and self._slots[0] is slot:
                 self._ready()
@@ -483,13 +491,16 @@ class Connection:
         if self._progress is not None:
             self._progress.set()
         now = self.last_active = self._clock.monotonic()
-        self._note_answered(slot, slot.arrived, slot.begun, slot.handled, slot.filled, now)
+        self._note_answered(slot.ctx, slot.handled, slot.filled, now)
 
-    def _note_answered(self, of: _Slot | RequestContext, *times: float) -> None:
-        """The ``times``: request arrived, handling began, handling ended, response ready, response sent."""
-        self._metrics.requests.answered(of.api_key, of.api_version, of.is_follower, *times)
+    def _note_answered(self, ctx: RequestContext, handled: float, filled: float, sent: float) -> None:
+        """The times: handling ended, response ready, response sent."""
+        arrived, begun = ctx.arrived, ctx.begun
+        self._metrics.requests.answered(
+            ctx.api_key, ctx.api_version, ctx.is_follower, arrived, begun, handled, filled, sent
+        )
         if request_log.is_on():
-            request_log.answered(of, self._stream.peer, *times)
+            request_log.answered(ctx, self._stream.peer, arrived, begun, handled, filled, sent)
 
     def _note_progress(self) -> None:
         if self._progress is not None:
@@ -529,8 +540,9 @@ class Connection:
         assert response is not None
         if isinstance(response, EncodedAnswer):
             return response.parts if response.error is None else self._not_sent(slot, response.error)
+        ctx = slot.ctx
         try:
-            parts = encode_response(slot.api_key, slot.api_version, slot.correlation_id, response)
+            parts = encode_response(ctx.api_key, ctx.api_version, ctx.correlation_id, response)
         except EncodeError:
             return self._not_encodable(slot)
         if len(parts[0]) > self._most_answer_bytes:
@@ -539,11 +551,11 @@ class Connection:
 
     async def _encode_in_steps(self, slot: _Slot) -> Sequence[Part]:
         assert isinstance(slot.response, Message)
-        most = self._most_answer_bytes
-        if slot.withhold is not None:
-            await with_pauses(slot.withhold.in_steps(slot.response))
+        ctx, most = slot.ctx, self._most_answer_bytes
+        if (withhold := slot.withhold) is not None:
+            await with_pauses(withhold.in_steps(slot.response))
         try:
-            return await write_response(slot.api_key, slot.api_version, slot.correlation_id, slot.response, most)
+            return await write_response(ctx.api_key, ctx.api_version, ctx.correlation_id, slot.response, most)
         except TooLargeError as error:
             return self._not_sent(slot, str(error))
         except EncodeError:
@@ -569,8 +581,8 @@ class Connection:
         logger.warning(
             "connection.response_not_sent",
             client=self._stream.peer,
-            api_key=slot.api_key,
-            api_version=slot.api_version,
+            api_key=slot.ctx.api_key,
+            api_version=slot.ctx.api_version,
             reason=reason,
             most_bytes=self._most_answer_bytes,
         )
@@ -581,8 +593,8 @@ class Connection:
         logger.exception(
             "connection.response_not_encodable",
             client=self._stream.peer,
-            api_key=slot.api_key,
-            api_version=slot.api_version,
+            api_key=slot.ctx.api_key,
+            api_version=slot.ctx.api_version,
         )
         self.close("a response could not be encoded")
         return ()

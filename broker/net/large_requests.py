@@ -70,6 +70,11 @@ MOST_BYTES_OF_ONE = 32 * _BYTES_AS_AN_ITEM
 """A smaller request is not cut if it has at most one item in each array, and if ``each_once`` knows its arrays."""
 
 
+def is_whole(api_key: int, size: int) -> bool:
+    """Whether a request of ``size`` bytes names nothing twice and is not cut, whatever it has."""
+    return api_key not in NAMED and size < LEAST_BYTES
+
+
 def may_be_cut(api_key: int, size: int, *, has_one_item: bool) -> bool:
     """Whether a request of ``size`` bytes may have to be cut, judged without a look at its items."""
     return size >= LEAST_BYTES and not (has_one_item and size < MOST_BYTES_OF_ONE and api_key in NAMED)

@@ -18,7 +18,8 @@ Answer: TypeAlias = Message | Deferred[Any] | None
 _NOTHING: Repeated = set()
 
 
-def _keep_nothing() -> int:
+def keep_nothing() -> int:
+    """Free nothing: no decoded request counts."""
     return 0
 
 
@@ -79,7 +80,7 @@ class RequestContext:
         """The time when the request had arrived, and the time when its handling began."""
         self.keeps_request = False
         """Whether the answer, which comes later, still needs the decoded request of an API that else keeps nothing."""
-        self.free_request: Callable[[], int] = _keep_nothing
+        self.free_request: Callable[[], int] = keep_nothing
         """The work calls it when the decoded request need not count any more. Returns the bytes that counted."""
         self.is_follower = False
         """Whether the request is a fetch of another broker."""

@@ -65,19 +65,31 @@ async def find(request: Any) -> list[tuple[TopicPartition, StoredLayout | None, 
             looked_at += 1
             if looked_at % _LOOKED_AT_ONCE == 0:
                 await pause()
-            records = data.records
-            if (
-                isinstance(records, memoryview)
-                and len(records) > HEADER_BYTES
-                and records[MAGIC_AT] == MAGIC
-                and (
-                    records[CODEC_AT] & CODEC_MASK
-                    or len(records) > SMALL_BODY_BYTES
-                    or _COUNT.unpack_from(records, COUNT_AT)[0] > RECORDS_AT_ONCE
-                )
-            ):
-                found.append((TopicPartition(topic.name, data.index), named_layout(topic), records))
+            if _is_large(data.records):
+                found.append((TopicPartition(topic.name, data.index), named_layout(topic), data.records))
     return found
+
+
+def only_small(request: Any) -> memoryview | None:
+    """The records of a ``ProduceRequest`` of one partition, if they are not for ``find``. Otherwise None."""
+    topics = request.topic_data
+    if len(topics) == 1 and len(partitions := topics[0].partition_data) == 1:
+        records = partitions[0].records
+        return records if type(records) is memoryview and not _is_large(records) else None
+    return None
+
+
+def _is_large(records: object) -> bool:
+    return (
+        isinstance(records, memoryview)
+        and len(records) > HEADER_BYTES
+        and records[MAGIC_AT] == MAGIC
+        and bool(
+            records[CODEC_AT] & CODEC_MASK
+            or len(records) > SMALL_BODY_BYTES
+            or _COUNT.unpack_from(records, COUNT_AT)[0] > RECORDS_AT_ONCE
+        )
+    )
 
 
 async def read(
