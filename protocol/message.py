@@ -39,8 +39,7 @@ def has_more_items(message: Struct, limit: int) -> bool:
     """Whether the arrays of a message, and of the structs in them, have more than ``limit`` items in all."""
     count = 0
     unseen = [message]
-    while unseen:
-        found = unseen.pop()
+    for found in unseen:  # it grows meanwhile
         for name in found.ARRAYS:
             value = getattr(found, name)
             if value:

@@ -15,7 +15,6 @@ Skipped: preferred read replicas (KIP-392; always -1), topic ids (version 13).
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.handlers.fetch_read import FetchRead, ReadLimits
@@ -70,12 +69,12 @@ def _fetch(ctx: RequestContext, request: FetchRequest) -> Answer:
         is_stock=request.replica_id == CONSUMER_REPLICA_ID and not ctx.keeps_order,
     )
     read = FetchRead(ctx.node.replicas, ctx.node.hosted.leader_throttle, ctx.node.metrics, target, limits)
-    steps = read.run_in_steps()
     if is_large or len(target.dirty) > READ_AT_ONCE:
-        return _answer_later(ctx, request, read, steps, None)
-    for cold in steps:
-        if cold is not None:
-            return _answer_later(ctx, request, read, steps, cold)
+        return _answer_later(ctx, request, read, None)
+    try:
+        read.run(waits=False)
+    except ColdError as cold:
+        return _answer_later(ctx, request, read, cold.with_traceback(None))
     return _waiting(ctx, request, read) or read.response()
 
 
@@ -87,6 +86,7 @@ def _waiting(
         ctx.node.metrics.withheld_fetches.add(key.topic)
     if _is_enough(request, read):
         return _repeated_refusal(ctx, request, read, is_large=is_large)
+    read.watch()
     deadline = ctx.node.env.clock.monotonic() + request.max_wait_ms / 1000
     kept = ctx.node.hosted.waiting_fetches
     park = DelayedFetch.park
@@ -101,10 +101,13 @@ def _repeated_refusal(
     """The answer after a delay, if the fetch has only errors like the connection's fetch before; otherwise None."""
     is_refused = read.has_only_errors and not read.limits.is_follower
     is_repeated, ctx.session.fetch_was_refused = is_refused and ctx.session.fetch_was_refused, is_refused
+    if not is_repeated:
+        return None
     delay_ms = ctx.node.config.values.fetch_error_delay_ms
     wait_ms = min(request.max_wait_ms, delay_ms * (1 + ctx.node.env.rng.random()))
-    if not is_repeated or wait_ms <= 0 or len(read.target.partitions) > MOST_DELAYED:
+    if wait_ms <= 0 or len(read.target.partitions) > MOST_DELAYED:
         return None
+    read.watch()
     deadline = ctx.node.env.clock.monotonic() + wait_ms / 1000
     kept = ctx.node.hosted.waiting_fetches
     return DelayedRefusal.park(ctx.node.purgatory, deadline, read, 1, kept, ctx.session, is_large=is_large)
@@ -119,16 +122,17 @@ def _answer_later(
     ctx: RequestContext,
     request: FetchRequest,
     read: FetchRead,
-    steps: Iterator[ColdError | None],
     cold: ColdError | None,
 ) -> Answer:
-    """Do the remaining steps while other requests are served; the next step would wait for ``cold``.
+    """Read in steps while other requests are served; the first step would wait for ``cold``.
 
     Until all partitions are read, the session accepts no other fetch, and its client gets no response. The decoded
     request counts until then. The work ends with the client's connection.
     """
     target = read.target
     target.is_read = True
+    read.watch()
+    steps = read.run_in_steps()
     ctx.keeps_request = True
     added = [request] if ctx.request_bytes > LARGE_BYTES else []
     request = copy.copy(request)
@@ -258,5 +262,6 @@ def _continue(
 def _sessionless(ctx: RequestContext, request: FetchRequest, is_large: bool) -> FetchTarget:
     target = FetchTarget(ctx.node.purgatory)
     if not is_large:
+        target.watches = False
         target.add(request)
     return target

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from anabranch.broker.log.cold_reads import TRIES, ColdError
 from anabranch.broker.log.partition_log import LogRead
-from anabranch.broker.log.slices import at_once
 from anabranch.broker.metrics.broker_metrics import BrokerMetrics
 from anabranch.broker.replication.fetch_session import FetchedPartition, FetchTarget
 from anabranch.broker.replication.partition import Partition
@@ -53,6 +52,7 @@ class FetchRead:
         "_replicas",
         "_results",
         "_throttle",
+        "_unwatched",
         "limits",
         "must_answer",
         "size_bytes",
@@ -81,6 +81,8 @@ class FetchRead:
         target.read_up_to(log_end=limits.is_follower or limits.replica_id == DEBUGGING_CONSUMER_REPLICA_ID)
         self.withheld: set[TopicPartition] = set()
         """Partitions whose records are withheld from the consumer, to keep the order of keys."""
+        self._unwatched: list[Partition] = []
+        """The partitions that were read while the target did not watch any."""
         self.size_bytes = 0
         self.must_answer = False
         """Whether there is an error or a diverging epoch, so that the fetch does not wait."""
@@ -97,10 +99,13 @@ class FetchRead:
         refused = sum(isinstance(result, ErrorCode) for result in self._results.values())
         return 2 * refused > len(self.target.partitions)
 
-    def run(self) -> None:
-        """Read every dirty partition again. The first partition with records gives at least one batch of any size."""
+    def run(self, *, waits: bool = True) -> None:
+        """Read every dirty partition again. The first partition with records gives at least one batch of any size.
+
+        Raises ``ColdError`` unless it ``waits``: the fetch may be read again.
+        """
         for key in self._begin():
-            self._look_at(key, True)
+            self._look_at(key, waits)
 
     def run_in_steps(self) -> Generator[ColdError | None, None, None]:
         """Like ``run``, but one partition a step. A partition that changes in between is dirty again.
@@ -120,7 +125,8 @@ class FetchRead:
     def _begin(self) -> list[TopicPartition]:
         dirty = self.target.dirty
         self.target.has_changed = False
-        self.size_bytes = sum([_size(result) for key, result in self._results.items() if key not in dirty])
+        results = self._results
+        self.size_bytes = sum([_size(results[key]) for key in results if key not in dirty]) if results else 0
         return list(dirty)
 
     def _look_at(self, key: TopicPartition, waits: bool) -> None:
@@ -130,12 +136,13 @@ class FetchRead:
             return
         result = self.read_partition(key, state, waits)
         self._results[key] = result
-        self.size_bytes += _size(result)
+        size = _size(result)
+        self.size_bytes += size
         if isinstance(result, ErrorCode):
             self.must_answer = True
         elif result.diverging_epoch is not None:
             self.must_answer = self._diverges = True
-        elif not result.records and not state.is_cut_short:
+        elif not size and not state.is_cut_short:
             self.target.dirty.pop(key, None)  # the result stays in the response: the watermark may have changed
 
     def read_partition(self, key: TopicPartition, state: FetchedPartition, waits: bool) -> PartitionData | ErrorCode:
@@ -152,15 +159,28 @@ class FetchRead:
             read = self.read_log(partition, state, end, waits) if diverging is None else None
             if read is not None:
                 self._offset_counts[key] = read.offset_count
-            self.target.watch(partition)  # comes last: this result has the watermark that this fetch moved
+            self._watch(partition)  # comes last: this result has the watermark that this fetch moved
             return self._result(key, partition, end, read, diverging)
         except KafkaError as error:
             partition_or_none = self._replicas.hosted(key)
             if partition_or_none is not None:
-                self.target.watch(partition_or_none)
+                self._watch(partition_or_none)
                 if partition_or_none.log.is_broken:
                     partition_or_none.fail()  # so that another replica leads it
             return error.code
+
+    def _watch(self, partition: Partition) -> None:
+        if self.target.watches:
+            self.target.watch(partition)
+        else:
+            self._unwatched.append(partition)
+
+    def watch(self) -> None:
+        """Watch the partitions that were read, and those that will be, because other work follows before the answer."""
+        self.target.watches = True
+        for partition in self._unwatched:
+            self.target.watch(partition)
+        self._unwatched.clear()
 
     def read_log(self, partition: Partition, state: FetchedPartition, end: int | None, waits: bool) -> LogRead:
         log = partition.log
@@ -267,40 +287,51 @@ class FetchRead:
 
     def response(self) -> FetchResponse:
         """The response. Partitions with records move to the end of the session's queue, so that each gets its turn."""
-        return at_once(self.response_in_steps())
+        topics: dict[str, list[PartitionData]] = {}
+        for key, found in self._results.items():
+            self._respond(key, found, topics)
+        return self._whole(topics)
 
     def response_in_steps(self) -> Generator[None, None, FetchResponse]:
         """Like ``response``, but one partition a step. What is not needed any more is freed in the same steps."""
-        target, metrics, is_follower = self.target, self._metrics, self._is_follower
-        is_session = target.session_id != INVALID_SESSION_ID
         topics: dict[str, list[PartitionData]] = {}
         keys = list(reversed(self._results))
         while keys:
             key = keys.pop()
-            found = self._results.pop(key)
-            state = target.partitions.get(key)
-            if state is None:
-                continue
-            if not is_session:
-                target.forget([key])
-            result = _refused(key, found) if isinstance(found, ErrorCode) else found
-            news = bool(result.records) or bool(result.error_code) or result.diverging_epoch is not None
-            if not (self.limits.full or news or _is_news(state, result)):
-                continue
-            topics.setdefault(key.topic, []).append(result)
-            metrics.note_fetched(key.topic, result.error_code, _size(result), is_follower=is_follower)
-            state.high_watermark = result.high_watermark
-            state.log_start_offset = result.log_start_offset
-            if result.records:
-                if is_follower:
-                    self._throttle.used(key, len(result.records))
-                else:
-                    metrics.note_consumed(key.topic, self._offset_counts[key])
-            if is_session and result.records:
+            self._respond(key, self._results.pop(key), topics)
+            yield
+        return self._whole(topics)
+
+    def _respond(self, key: TopicPartition, found: PartitionData | ErrorCode, topics: dict[str, list[Any]]) -> None:
+        """Add the result of a partition to the response, if the response has to have it."""
+        target, metrics = self.target, self._metrics
+        state = target.partitions.get(key)
+        if state is None:
+            return
+        is_session = target.session_id != INVALID_SESSION_ID
+        if not is_session and target.watches:
+            target.forget([key])
+        size = _size(found)
+        result = _refused(key, found) if isinstance(found, ErrorCode) else found
+        news = size or result.error_code or result.diverging_epoch is not None
+        if not (self.limits.full or news or _is_news(state, result)):
+            return
+        topics.setdefault(key.topic, []).append(result)
+        metrics.note_fetched(key.topic, result.error_code, size, is_follower=self._is_follower)
+        state.high_watermark = result.high_watermark
+        state.log_start_offset = result.log_start_offset
+        if size:
+            if self._is_follower:
+                self._throttle.used(key, size)
+            else:
+                metrics.note_consumed(key.topic, self._offset_counts[key])
+            if is_session:
                 target.dirty.pop(key, None)
                 target.dirty[key] = None
-            yield
-        if not is_session:
+
+    def _whole(self, topics: dict[str, list[PartitionData]]) -> FetchResponse:
+        target = self.target
+        if target.session_id == INVALID_SESSION_ID and target.watches:
             target.close()
         return FetchResponse(
             session_id=target.session_id,

@@ -77,6 +77,7 @@ class FetchTarget:
         "is_read",
         "partitions",
         "session_id",
+        "watches",
     )
 
     def __init__(self, purgatory: Purgatory, session_id: int = INVALID_SESSION_ID) -> None:
@@ -89,6 +90,8 @@ class FetchTarget:
         self.is_read = False
         """Whether a fetch of very many partitions is reading them in steps."""
         self.delayed: DelayedOperation | None = None
+        self.watches = True
+        """Whether the partitions are watched that are read. A fetch that is answered at once need not watch any."""
         self._watched: dict[TopicPartition, Partition] = {}
         self._reads_log_end = False
         self.has_changed = False

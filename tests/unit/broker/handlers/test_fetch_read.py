@@ -51,7 +51,7 @@ def test_an_error_has_empty_records_never_null() -> None:
     assert partition.records == b""
 
 
-def read_by(cluster: ReplicaCluster, session: FetchSession, replica_id: int = -1) -> FetchRead:
+def read_by(cluster: ReplicaCluster, session: FetchTarget, replica_id: int = -1) -> FetchRead:
     limits = ReadLimits(replica_id, -1, 1 << 20, read_committed=False, full=False, reports_divergence=True)
     replicas: Any = cluster[1]
     return FetchRead(replicas, cluster.throttle, cluster.metrics, session, limits)
@@ -78,6 +78,25 @@ def test_a_held_fetch_that_is_answered_early_includes_an_undelivered_change() ->
     cluster.append(1, b"a")
     session.answer_parked()
     assert [len(found.records or b"") > 0 for found in answers[0].responses[0].partitions] == [True]
+
+
+def test_a_fetch_without_a_session_watches_its_partitions_only_from_the_time_when_it_has_to_wait() -> None:
+    cluster = ReplicaCluster(1)
+    cluster.elect(1, 1, [1])
+    target = FetchTarget(Purgatory(cluster.clock))
+    target.watches = False
+    asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    target.add(FetchRequest(topics=[FetchTopic(topic="t", partitions=[asked])]))
+    read = read_by(cluster, target)
+    read.run()
+    assert not cluster[1].partition.readers
+    read.watch()
+    assert list(cluster[1].partition.readers) == [target]
+    cluster.append(1, b"a")
+    read.run()
+    assert read.size_bytes > 0
+    read.response()
+    assert not cluster[1].partition.readers
 
 
 def test_offsets_in_answers_to_consumers_are_counted_once_and_those_to_followers_are_not() -> None:
@@ -118,9 +137,9 @@ class CountingRead(FetchRead):
 
     reads = 0
 
-    def run(self) -> None:
+    def run(self, *, waits: bool = True) -> None:
         self.reads += 1
-        super().run()
+        super().run(waits=waits)
 
 
 def parked_by(cluster: ReplicaCluster, replica_id: int, purgatory: Purgatory) -> tuple[CountingRead, DelayedFetch]:
