@@ -98,15 +98,15 @@ class BufferPool:
         }
 
     def take(self, size: int = BUFFER_BYTES) -> bytearray:
-        """A buffer of ``size`` bytes that has no views."""
+        """A buffer of ``size`` bytes that has no views: the last one given, which is probably in the CPU's cache."""
         buffers = self._buffers.get(size)
-        if buffers is None:
-            return bytearray(size)
-        for _ in range(min(self._TRIES, len(buffers))):
-            buffer = buffers.popleft()
+        tries = self._TRIES
+        while buffers and tries:
+            buffer = buffers.pop()
             if _is_unused(buffer):
                 return buffer
-            buffers.append(buffer)
+            buffers.appendleft(buffer)
+            tries -= 1
         return bytearray(size)
 
     def give(self, buffer: bytearray) -> None:
@@ -177,7 +177,11 @@ class FrameReader:
         ``moves`` is what ``moves()`` returned, if the caller has asked.
         """
         if self._buffer is None:
-            self._adopt(self._pool.take(self._buffer_bytes), self._small_partial)
+            self._buffer = self._pool.take(self._buffer_bytes)
+            self._view = memoryview(self._buffer)
+            if not self._small_partial:
+                return self._view
+            self._fill(self._small_partial)
             self._small_partial = b""
             return self._view[self._end :]
         if size := self.moves() if moves is None else moves:
@@ -261,7 +265,8 @@ class FrameReader:
             size = self._buffer_bytes
         target = self._pool.take(size)
         self._let_go()
-        self._adopt(target, partial)
+        self._buffer, self._view = target, memoryview(target)
+        self._fill(partial)
         partial.release()
 
     def _grow(self, size: int) -> bool:
@@ -279,12 +284,9 @@ class FrameReader:
             self._view = memoryview(buffer)
         return True
 
-    def _adopt(self, buffer: bytearray, content: bytes | memoryview) -> None:
-        buffer[: len(content)] = content
-        self._buffer = buffer
-        self._view = memoryview(buffer)
-        self._start = 0
-        self._end = len(content)
+    def _fill(self, partial: bytes | memoryview) -> None:
+        self._end = len(partial)
+        self._view[: self._end] = partial
 
     def _let_go(self) -> None:
         assert self._buffer is not None
@@ -370,14 +372,15 @@ def _request_header(frame: memoryview) -> tuple[RequestHeader, int, bool]:
 
 def _client_id(frame: memoryview) -> tuple[str | None, int]:
     """The client id of a request header (an int16 string in both header versions) and the position after it."""
-    if len(frame) < 10:
+    size = len(frame)
+    if size < 10:
         raise DecodeError("request header: cut short in client_id")
     length: int = _read_int16(frame, 8)[0]
-    if length == -1:
-        return None, 10
     end = 10 + length
-    if length < 0 or end > len(frame):
-        raise bad_length("request header: client_id", length, 10, len(frame))
+    if not 10 <= end <= size:
+        if length == -1:
+            return None, 10
+        raise bad_length("request header: client_id", length, 10, size)
     try:
         return str(frame[10:end], "utf-8"), end
     except UnicodeDecodeError as error:

@@ -301,7 +301,7 @@ def test_a_pool_keeps_a_bounded_number_of_buffers() -> None:
     buffers = [pool.take() for _ in range(4)]
     for buffer in buffers:
         pool.give(buffer)
-    assert [pool.take() is buffer for buffer in buffers[2:]] == [True, True]
+    assert [pool.take() is buffer for buffer in reversed(buffers[2:])] == [True, True]
     assert all(pool.take() is not buffer for buffer in buffers)
 
 
