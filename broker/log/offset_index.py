@@ -8,6 +8,7 @@ from anabranch.broker.log.index_file import IndexFile
 from anabranch.runtime.env import Storage
 
 _ENTRY = struct.Struct(">ii")
+_FEW, _NEAR = 16, 2
 
 
 class OffsetIndex(IndexFile):
@@ -56,6 +57,13 @@ class OffsetIndex(IndexFile):
         data = self.entries
         unpack = _ENTRY.unpack_from
         low, high = 0, len(data) // 8
+        if high > _FEW:  # the batches of a log are often alike: the place is near where it would be if all were
+            most = unpack(data, high * 8 - 8)[column]
+            guess = value * high // most if 0 < value < most else 0
+            if guess > _NEAR and unpack(data, (guess - _NEAR) * 8)[column] <= value:
+                low = guess - _NEAR + 1
+            if guess < high - _NEAR and unpack(data, (guess + _NEAR) * 8)[column] > value:
+                high = guess + _NEAR
         while low < high:
             middle = (low + high) >> 1
             if unpack(data, middle * 8)[column] <= value:
