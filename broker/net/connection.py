@@ -91,8 +91,7 @@ class _Slot:
         self.response: Message | EncodedAnswer | None = None
         self.awaited: Deferred[Any] | None = None
         self.counted_bytes = self.decoded_bytes = 0
-        """The bytes of the encoded response that count in ``queued.max.request.bytes``, and the memory of the decoded
-        request, while the answer still needs it (``DecodedRequests``)."""
+        """What counts of the encoded response (``queued.max.request.bytes``), and of the request while it is needed."""
         self.has_many_items = False
         """Whether the writer task encodes the response, in steps."""
         self.rest: Sequence[Part] | None = None
@@ -276,9 +275,7 @@ class Connection:
         try:
             while self._closed_because is None:
                 await self._receive()
-        except (FrameError, DecodeError) as error:
-            self._reject(str(error))
-        except CloseConnectionError as error:
+        except (FrameError, DecodeError, CloseConnectionError) as error:
             self._reject(str(error))
         except OSError as error:
             self.close(str(error))
@@ -367,35 +364,23 @@ class Connection:
             self._answer_bytes += delta_bytes
 
     async def _serve(self, request: Request, arrived: float, begun: float, is_whole: bool) -> bool:
-        """Apply a request. Returns whether it has to be answered before the next one is read.
-
-        ``is_whole``: its handler takes it as it is.
-        """
+        """Apply a request, if it ``is_whole`` as it is. Returns whether the next one is read only after its answer."""
         session = self._session
         if session is None:
             session = ClientSession(self._node.config.values.max_retried_partitions_per_connection)
             self._session = session
-        api_key, version, correlation_id, client_id, asks_for_own_tags = request.header
+        api_key, version, correlation_id, client_id, asks = request.header
         ctx = RequestContext(
-            self._node,
-            self.listener,
-            self.client_host,
-            client_id,
-            api_key,
-            version,
-            correlation_id,
-            session,
-            asks_for_own_tags,
+            self._node, self.listener, self.client_host, client_id, api_key, version, correlation_id, session, asks
         )
         ctx.request_bytes = request.size
         ctx.arrived, ctx.begun = arrived, begun
         body: Any = request.body
         if api_key == _FETCH_KEY:
             ctx.is_follower = body.replica_id >= 0
-        answer: Any
         if request.unsupported:
             ctx.api_version = 0
-            answer = self._dispatcher.unsupported_api_versions(ctx, ApiVersionsRequest())
+            answer: Any = self._dispatcher.unsupported_api_versions(ctx, ApiVersionsRequest())
         elif is_whole:
             answer = self._dispatcher.handle(ctx, body)
         else:
@@ -495,12 +480,10 @@ class Connection:
 
     def _note_answered(self, ctx: RequestContext, handled: float, filled: float, sent: float) -> None:
         """The times: handling ended, response ready, response sent."""
-        arrived, begun = ctx.arrived, ctx.begun
-        self._metrics.requests.answered(
-            ctx.api_key, ctx.api_version, ctx.is_follower, arrived, begun, handled, filled, sent
-        )
+        times = ctx.arrived, ctx.begun, handled, filled, sent
+        self._metrics.requests.answered(ctx.api_key, ctx.api_version, ctx.is_follower, *times)
         if request_log.is_on():
-            request_log.answered(ctx, self._stream.peer, arrived, begun, handled, filled, sent)
+            request_log.answered(ctx, self._stream.peer, *times)
 
     def _note_progress(self) -> None:
         if self._progress is not None:
