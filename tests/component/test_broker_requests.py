@@ -262,6 +262,18 @@ async def test_an_older_controller_is_refused(broker: OneBroker) -> None:
     assert (await produce(broker, batch())).error_code == 0
 
 
+async def test_another_incarnation_gets_a_log_of_its_own(broker: OneBroker) -> None:
+    """KAFKA-12257, 14616: a new topic has no records of a deleted topic of the same name."""
+    await broker.create_topic("t")
+    await produce(broker, batch())
+    state = LeaderAndIsrPartitionState(
+        leader=BROKER_ID, leader_epoch=0, isr=[BROKER_ID], replicas=[BROKER_ID], incarnation=77
+    )
+    response = await broker.leader_and_isr("t", uuid.uuid4(), [state])
+    assert response.topics[0].partition_errors[0].error_code == 0
+    assert await end_offset(broker) == 0
+
+
 async def test_a_broker_answers_metadata_without_a_controller(tmp_path: Path) -> None:
     async with one_broker(tmp_path, {"request.timeout.ms": "300"}) as broker:
         topic_id = await broker.create_topic("b", 2)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +22,7 @@ from anabranch.broker.net import large_requests
 from anabranch.broker.net.large_requests import CUTS
 from anabranch.broker.replication.replica_manager import ReplicaManager
 from anabranch.broker.request.context import RequestContext
+from anabranch.protocol import steps
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.errors import ErrorCode
@@ -302,6 +304,45 @@ async def test_an_update_metadata_is_given_up_when_a_newer_controller_appears(
     assert answered.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
     answer = await broker.request(MetadataRequest(topics=None))
     assert [found.leader_epoch for found in answer.topics[0].partitions] == [0] * MANY
+
+
+async def test_large_messages_are_decoded_and_encoded_in_slices(
+    broker: OneBroker, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
+) -> None:
+    seen: set[tuple[str, str]] = set()
+
+    def counted(verb: str, made: Any) -> Any:
+        def codec(cls: Any, version: int) -> Any:
+            function = made(cls, version)
+            seen.add((verb, cls.__name__))
+
+            def run(*arguments: Any) -> Generator[None, None, Any]:
+                for_all = function(*arguments)
+                while True:
+                    try:
+                        next(for_all)
+                    except StopIteration as stop:
+                        return stop.value
+                    probe.step()
+                    yield
+
+            return run
+
+        return codec
+
+    await broker.create_topic("t", MANY)
+    await broker.request(produce())
+    monkeypatch.setattr(steps, "decoder", counted("decode", steps.decoder))
+    monkeypatch.setattr(steps, "encoder", counted("encode", steps.encoder))
+    await broker.request(latest())
+    await broker.request(full_fetch(0))
+    await broker.request(MetadataRequest(topics=None))
+    await broker.update_metadata("t", uuid.uuid5(uuid.NAMESPACE_DNS, "t"), MANY, leader_epoch=1)
+    for name in ("ListOffsets", "Fetch"):
+        assert {(verb, name + side) for verb in ("decode", "encode") for side in ("Request", "Response")} <= seen
+    assert {("decode", "UpdateMetadataRequest"), ("encode", "MetadataResponse")} <= seen
+    # The harness's end of the connection runs in the same loop, and has its step in the same round.
+    assert probe.steps > 10 * FEW and probe.most_steps <= 2 * FEW
 
 
 async def test_a_large_frame_that_is_no_message_closes_the_connection(broker: OneBroker) -> None:
