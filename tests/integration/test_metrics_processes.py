@@ -70,9 +70,9 @@ async def read(consumer: Consumer, count: int) -> None:
 
 
 async def resize(cluster: ProcessCluster, topic: str, count: int) -> None:
-    """Resize the topic, and return when the leaders have the new layout."""
-    command = [sys.executable, "-m", "anabranch.cli.main", "topics", "alter", topic, f"--partitions={count}", "--wait"]
-    await anyio.run_process([*command, "-b", cluster.bootstrap])
+    """Resize the topic also if stock producers wrote, and return when the leaders have the new layout."""
+    command = [sys.executable, "-m", "anabranch.cli.main", "topics", "alter", topic, f"--partitions={count}"]
+    await anyio.run_process([*command, "--wait", "--force", "-b", cluster.bootstrap])
 
 
 def test_rounds_of_the_loop_and_garbage_collections_are_measured(cluster: ProcessCluster) -> None:
