@@ -1,7 +1,7 @@
 """Creates and removes blank log directories, which hold at most the identity of a log.
 
-A failed or interrupted creation may leave a blank directory. Its removal loses no data: if a log had records, began
-above offset 0 or has a leader epoch, its directory is not blank.
+A failed or interrupted creation may leave a blank directory. Its removal loses no data: if a log has or had
+records, or began above offset 0, its directory is not blank.
 """
 
 from __future__ import annotations

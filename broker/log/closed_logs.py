@@ -78,8 +78,8 @@ def describe(storage: Storage, log: PartitionLog) -> ClosedLog | None:
         files,
         log.identity.topic_id.hex,
         log.identity.incarnation,
-        [[epoch, start] for epoch, start in log.leader_epoch_cache.entries],
-        [list(entry) for entry in log.layouts.entries],
+        [[epoch, start] for epoch, start in log.leader_epoch_cache.entries if start < log.log_end_offset],
+        [list(entry) for entry in log.layouts.stored],
         [list(segment) for segment in segments],
         log.log_end_offset,
         bool(log.producers.producers),
@@ -152,7 +152,8 @@ def reopen(
             pass
         producers.remove_expired(now_ms)
     producers.map_end_offset = end
-    identity = IdentityFile(storage, directory, LogIdentity(uuid.UUID(hex=known.topic_id), known.incarnation))
+    metadata = LogIdentity(uuid.UUID(hex=known.topic_id), known.incarnation)
+    identity = IdentityFile(storage, directory, metadata, synced=any(each.size_bytes for each in closed))
     offsets = (log_start, end, high_watermark, end)
     state = LogState(identity, segments, epochs, layouts, producers, snapshots, *offsets)
     return PartitionLog(env, directory, partition, config, state, open_segments)

@@ -102,7 +102,10 @@ class Durability:
         """
         wanted = log_end_offset()
         async with self._flush_lock:
-            await self._sync_identity()
+            if self._segments.have_records:
+                await self._sync_identity()
+            else:
+                self.check_usable()
             await self._cut_tail()
             if wanted > self.recovery_point or not self.truncation_synced:
                 await self._flush_to(log_end_offset())

@@ -29,10 +29,10 @@ class IdentityFile:
 
     __slots__ = ("_directory", "_storage", "_unsynced", "metadata", "unwritten")
 
-    def __init__(self, storage: Storage, directory: str, metadata: LogIdentity) -> None:
+    def __init__(self, storage: Storage, directory: str, metadata: LogIdentity, *, synced: bool) -> None:
         self._storage = storage
         self._directory = directory
-        self._unsynced = False
+        self._unsynced = not synced
         self.metadata = metadata
         self.unwritten = False
         """Whether the file has other content than ``metadata``, because the disk refused the write."""
@@ -40,14 +40,13 @@ class IdentityFile:
     @classmethod
     def create(cls, storage: Storage, directory: str, metadata: LogIdentity) -> IdentityFile:
         """Write the file for a new log. Raises ``OSError``."""
-        identity = cls(storage, directory, metadata)
+        identity = cls(storage, directory, metadata, synced=False)
         file = storage.open(identity.path, create=True)
         try:
             file.truncate(0)
             file.append(encode_partition_metadata(metadata))
         finally:
             file.close()
-        identity._unsynced = True
         return identity
 
     @classmethod
@@ -56,7 +55,7 @@ class IdentityFile:
 
         ``synced``: whether the process that wrote the file has synced it. If not, the next ``sync`` syncs the file.
         """
-        identity = cls(storage, directory, LogIdentity(ZERO_UUID))
+        identity = cls(storage, directory, LogIdentity(ZERO_UUID), synced=True)
         try:
             identity.metadata = decode_partition_metadata(identity.path, read_checkpoint(storage, identity.path))
             identity._unsynced = not synced

@@ -36,18 +36,26 @@ class LayoutHistory:
     """Entries with strictly increasing leader epochs.
 
     The file is replaced at every change: a process that crashes leaves the old or the new file. The log's next flush
-    syncs it. A change whose write fails (disk full) stays in memory and is written by the next ``save``.
+    syncs it. A change whose write fails (disk full) stays in memory and is written by the next ``save``. The first
+    layout of a log without records ``is_pending``: it is written with the first record.
     """
 
-    __slots__ = ("_dirty", "_path", "_storage", "entries", "unsynced")
+    __slots__ = ("_dirty", "_path", "_storage", "entries", "is_pending", "unsynced")
 
     def __init__(self, storage: Storage, path: str) -> None:
         self._storage = storage
         self._path = path
         self._dirty = False
         self.entries: list[LayoutEntry] = []
+        self.is_pending = False
+        """Whether the first entry is not written yet, because the log has no records."""
         self.unsynced = False
         """Whether the present file may not be on disk."""
+
+    @property
+    def stored(self) -> list[LayoutEntry]:
+        """The entries of the file."""
+        return [] if self.is_pending else self.entries
 
     def moved_to(self, path: str) -> None:
         """Note that the file has another name now."""
@@ -62,13 +70,24 @@ class LayoutHistory:
         except MalformedFileError as error:
             logger.warning("log.layouts_malformed", error=str(error))
 
-    def assign(self, entry: LayoutEntry) -> None:
-        """Note a layout that is in force from its leader epoch on. If the epoch is known or older, nothing changes."""
+    def assign(self, entry: LayoutEntry, *, has_records: bool = True) -> None:
+        """Note a layout that is in force from its leader epoch on. If the epoch is known or older, nothing changes.
+
+        The first layout of a topic that was never resized waits for the first record, if ``has_records`` is false.
+        """
         last = self.entries[-1] if self.entries else None
         if last is not None and (entry.leader_epoch <= last.leader_epoch or entry[1:] == last[1:]):
             return
         self.entries.append(entry)
-        self._changed()
+        if last is None and not has_records and entry.layout_version <= 0:
+            self.is_pending = True
+        else:
+            self._changed()
+
+    def write_pending(self) -> None:
+        """Write the first entry, because the log gets records."""
+        if self.is_pending:
+            self._changed()
 
     def take_over(self, other: LayoutHistory) -> None:
         """Copy the entries of ``other``: this log is a copy of its log."""
@@ -103,7 +122,7 @@ class LayoutHistory:
             logger.warning("log.layouts_not_synced", path=self._path, error=str(error))
 
     def _changed(self) -> None:
-        self._dirty = self.unsynced = True
+        self._dirty, self.unsynced, self.is_pending = True, True, False
         try:
             self.save()
         except OSError as error:

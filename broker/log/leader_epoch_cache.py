@@ -12,11 +12,12 @@ from anabranch.runtime.env import Storage
 class LeaderEpochCache:
     """Ascending (epoch, start offset) pairs; both strictly increase.
 
-    The file is replaced at every change but not synced: after a crash, recovery assigns the log's epochs again. A
-    change whose write fails (disk full) stays in memory and is written by the next ``save``.
+    The file is replaced when an epoch gets its first record, but not synced: after a crash, recovery assigns the log's
+    epochs again. An epoch without records is only in memory, because an open log forgets it. A change whose write fails
+    (disk full) stays in memory and is written by the next ``save``.
     """
 
-    __slots__ = ("_dirty", "_path", "_starts", "_storage", "epochs", "latest_epoch")
+    __slots__ = ("_dirty", "_path", "_starts", "_storage", "epochs", "latest_epoch", "recorded_epoch")
 
     def __init__(self, storage: Storage, path: str) -> None:
         self._storage = storage
@@ -26,6 +27,8 @@ class LeaderEpochCache:
         self.epochs: list[int] = []
         self.latest_epoch = NO_EPOCH
         """The last assigned leader epoch, which may have no records yet; -1 when there is none."""
+        self.recorded_epoch = NO_EPOCH
+        """The last leader epoch that was assigned to a record."""
 
     def moved_to(self, path: str) -> None:
         """Note that the file has another name now."""
@@ -34,25 +37,35 @@ class LeaderEpochCache:
     def load(self) -> None:
         """Read the file, if there is one. Raises ``MalformedFileError``."""
         if self._storage.exists(self._path):
-            self._set(decode_epochs(self._path, read_checkpoint(self._storage, self._path)))
+            self.restore(decode_epochs(self._path, read_checkpoint(self._storage, self._path)))
 
     def restore(self, entries: list[tuple[int, int]]) -> None:
         """Use the entries that the file is known to have."""
         self._set(entries)
+        self.recorded_epoch = self.latest_epoch
 
     @property
     def entries(self) -> list[tuple[int, int]]:
         """(epoch, start offset), ascending."""
         return list(zip(self.epochs, self._starts))
 
-    def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that records from ``start_offset`` on are written in ``epoch``.
+    def begin(self, epoch: int, start_offset: int) -> None:
+        """Note that the next records, from ``start_offset`` on, are written in ``epoch``. The file stays as it is.
 
         If the epoch is known or older, nothing changes.
         """
-        if epoch <= self.latest_epoch:
+        if epoch > self.latest_epoch:
+            self._set([entry for entry in self.entries if entry[1] < start_offset] + [(epoch, start_offset)])
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Note that the record at ``start_offset`` was written in ``epoch``, and write the file.
+
+        If the epoch is older than the latest, or has records already, nothing changes.
+        """
+        if epoch <= self.recorded_epoch or epoch < self.latest_epoch:
             return
-        self._set([entry for entry in self.entries if entry[1] < start_offset] + [(epoch, start_offset)])
+        self.begin(epoch, start_offset)
+        self.recorded_epoch = epoch
         self._changed()
 
     def correct(self, epoch: int, start_offset: int) -> None:
@@ -88,7 +101,9 @@ class LeaderEpochCache:
         kept = [entry for entry in self.entries if entry[1] < end_offset]
         if len(kept) < len(self.epochs):
             self._set(kept)
-            self._changed()
+            if self.latest_epoch < self.recorded_epoch:
+                self.recorded_epoch = self.latest_epoch
+                self._changed()
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Forget the epochs that end at or below ``start_offset``. The first kept epoch then begins there."""
@@ -100,7 +115,7 @@ class LeaderEpochCache:
     def clear(self) -> None:
         """Forget everything."""
         if self.epochs:
-            self._set([])
+            self.restore([])
             self._changed()
 
     def save(self) -> None:

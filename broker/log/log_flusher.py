@@ -14,7 +14,7 @@ from anabranch.runtime.env import Clock
 
 
 class LogFlusher:
-    """Flushes logs that need it and syncs the identity files of new logs.
+    """Flushes logs that need it and syncs the identity files of logs with a first record.
 
     ``is_current`` decides whether a log is still the log of its partition; any other log is skipped.
     """
@@ -24,7 +24,7 @@ class LogFlusher:
         self._background = background
         self._is_current = is_current
         self._wanted: dict[TopicPartition, PartitionLog] = {}
-        self._created: list[PartitionLog] = []
+        self._begun: list[PartitionLog] = []
         self._woken = trio.Event()
 
     def want(self, log: PartitionLog) -> None:
@@ -33,8 +33,8 @@ class LogFlusher:
         self._woken.set()
 
     def want_identity(self, log: PartitionLog) -> None:
-        """Sync the identity file of a log that was created."""
-        self._created.append(log)
+        """Sync the identity file of a log that got its first record."""
+        self._begun.append(log)
         self._woken.set()
 
     def forget(self, partition: TopicPartition) -> None:
@@ -46,9 +46,9 @@ class LogFlusher:
         while True:
             await self._woken.wait()
             self._woken = trio.Event()
-            created, self._created = self._created, []
+            begun, self._begun = self._begun, []
             wanted, self._wanted = self._wanted, {}
-            for log in created:
+            for log in begun:
                 await self._flush(log, log.sync_identity)
             for log in wanted.values():
                 await self._flush(log, log.flush)

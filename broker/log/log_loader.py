@@ -324,7 +324,7 @@ class _Loader:
         producers.on_high_watermark(high_watermark)
         recovery_point = end if clean else min(self._checkpoints.recovery_point, end)
         return LogState(
-            IdentityFile.load(self._storage, self._directory, synced=clean),
+            IdentityFile.load(self._storage, self._directory, synced=clean and self._has_records),
             self._segments,
             self._epochs,
             self._layouts,
@@ -336,6 +336,10 @@ class _Loader:
             recovery_point,
             truncation_synced=clean,
         )
+
+    @property
+    def _has_records(self) -> bool:
+        return any(segment.size_bytes for segment in self._segments)
 
     def _broken_state(self, log_start: int) -> LogState:
         """The state of a log that cannot be used. The log ends before the missing records; the state has the reason."""

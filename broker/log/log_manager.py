@@ -225,7 +225,6 @@ class LogManager:
                 ) from error
             raise _storage_error(f"{partition}: the log cannot be created in {directory.path}", error) from error
         self._adopt(log, directory)
-        self._flusher.want_identity(log)
         return log
 
     def _check_not_lost(self, partition: TopicPartition, incarnation: int, is_new: bool) -> None:
@@ -261,6 +260,7 @@ class LogManager:
         """Make a log the current one of its partition, and connect it with the background work."""
         self._logs.add(log, directory)
         log.on_flush_needed = self._flusher.want
+        log.on_first_record = self._flusher.want_identity
         log.on_files_deleted = self.maintenance.files_deleted
         if log.has_deleted_files:
             self.maintenance.files_deleted(log)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from anabranch.broker.log.append_validation import ReadBatch, batch_log_append_time, intact_batch, validate_append
 from anabranch.broker.log.durability import Durability
+from anabranch.broker.log.layout_history import LayoutEntry
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_state import AppendResult, Examined, LogRead, LogState
 from anabranch.broker.log.open_segments import OpenSegments
@@ -26,7 +27,7 @@ from anabranch.protocol.batch_layout import Buffer
 from anabranch.protocol.compression import CorruptRecordError
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.records import RecordBatch, iter_batches, set_base_offset
-from anabranch.protocol.sentinels import HIGH_WATERMARK, NO_TIMESTAMP
+from anabranch.protocol.sentinels import HIGH_WATERMARK, NO_EPOCH, NO_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock, Env, Storage
 
@@ -58,6 +59,7 @@ class PartitionLog:
         "log_end_offset",
         "log_start_offset",
         "on_files_deleted",
+        "on_first_record",
         "on_flush_needed",
         "on_log_start_moved",
         "on_producers_behind",
@@ -99,6 +101,8 @@ class PartitionLog:
         """Called when ``flush.messages`` is reached or a segment was rolled. The log manager then flushes soon."""
         self.on_files_deleted: Callable[[PartitionLog], None] = _ignore
         """Called when segments were deleted. The log manager then removes their files after a delay."""
+        self.on_first_record: Callable[[PartitionLog], None] = _ignore
+        """Called when a log gets its first record. The log manager then syncs the log's identity soon."""
         self.on_log_start_moved: Callable[[PartitionLog], None] = _ignore
         self.is_full = False
         """Whether the log's dir is full, as far as the log manager knows."""
@@ -218,8 +222,8 @@ class PartitionLog:
             segment.append(buffer, last_offset, batch.max_timestamp)
         except OSError as error:
             raise self._durability.storage_error("append", error) from error
-        if leader_epoch > self.leader_epoch_cache.latest_epoch:
-            self.leader_epoch_cache.assign(leader_epoch, base_offset)
+        if leader_epoch > self.leader_epoch_cache.recorded_epoch:
+            self._note_first_record(leader_epoch, base_offset)
         if has_producer:
             self._record(segment, batch, base_offset, now_ms)
         self._appended(last_offset + 1, batch.count)
@@ -247,7 +251,8 @@ class PartitionLog:
                 segment.append(batch.buffer, batch.last_offset, batch.max_timestamp)
             except OSError as error:
                 raise self._durability.storage_error("append", error) from error
-            self.leader_epoch_cache.assign(batch.partition_leader_epoch, batch.base_offset)
+            if batch.partition_leader_epoch > self.leader_epoch_cache.recorded_epoch:
+                self._note_first_record(batch.partition_leader_epoch, batch.base_offset)
             if batch.producer_id >= 0 and self.rebuild is None:
                 self._record(segment, batch, batch.base_offset, now_ms)
             self._appended(batch.next_offset, batch.count)
@@ -259,7 +264,19 @@ class PartitionLog:
 
     def assign_epoch(self, leader_epoch: int) -> None:
         """Note that this replica leads in ``leader_epoch`` from the log end on."""
-        self.leader_epoch_cache.assign(leader_epoch, self.log_end_offset)
+        self.leader_epoch_cache.begin(leader_epoch, self.log_end_offset)
+
+    def assign_layout(self, entry: LayoutEntry) -> None:
+        """Note the layout that is in force from a leader epoch on."""
+        self.layouts.assign(entry, has_records=self._segments.have_records)
+
+    def _note_first_record(self, leader_epoch: int, base_offset: int) -> None:
+        """Write what is only known while an epoch, or the log, has no records."""
+        is_first = self.leader_epoch_cache.recorded_epoch == NO_EPOCH
+        self.leader_epoch_cache.assign(leader_epoch, base_offset)
+        self.layouts.write_pending()
+        if is_first:
+            self.on_first_record(self)
 
     def _segment_for(
         self, length: int, last_offset: int, max_timestamp: int, base_offset: int, now_ms: int

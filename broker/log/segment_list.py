@@ -87,6 +87,11 @@ class SegmentList:
         """The segment that takes appends."""
         return self.items[-1]
 
+    @property
+    def have_records(self) -> bool:
+        """Whether a segment has bytes."""
+        return any(segment.size_bytes for segment in self.items)
+
     def moved_to(self, directory: str) -> None:
         """Note that the directory of the segments' files has another name now."""
         self._directory = directory

@@ -293,7 +293,7 @@ class ReplicaManager:
                 layout.undeleted_partition_count,
                 layout.layout_version,
             )
-            partition.log.layouts.assign(entry)
+            partition.log.assign_layout(entry)
 
     def check_term(self, term: Term) -> bool:
         """Whether a LeaderAndIsr has the last known term or a later term: an earlier one would revive a stray."""

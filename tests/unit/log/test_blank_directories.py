@@ -173,7 +173,7 @@ async def test_two_directories_with_content_are_refused(
     assert (log_fixture.root / whole / "t-0" / f"{0:020d}.log").stat().st_size > 0
 
 
-async def test_a_blank_directory_stays_blank_until_it_has_a_role(log_fixture: LogFixture) -> None:
+async def test_a_blank_directory_stays_blank_until_it_has_records(log_fixture: LogFixture) -> None:
     """If the only directory of a log is blank, opening the log creates the files of a first segment.
 
     The directory still counts as blank.

@@ -7,7 +7,9 @@ import contextlib
 import pytest
 
 from anabranch.broker.log.layout_history import LayoutEntry, LayoutHistory
-from tests.support.log.log_fixture import Crash, LogFixture
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.log.paths import PARTITION_COUNT_CHECKPOINT, join
+from tests.support.log.log_fixture import Crash, LogFixture, batch
 
 FIRST, GROWN, SHRUNK = LayoutEntry(0, 4, 4, 0), LayoutEntry(2, 4, 6, 1), LayoutEntry(5, 4, 4, 2)
 
@@ -86,3 +88,34 @@ async def test_the_history_is_read_again_when_the_log_is_opened(log_fixture: Log
     log.layouts.assign(GROWN)
     log.close_files()
     assert (await log_fixture.reopen()).layouts.entries == [FIRST, GROWN]
+
+
+def stored(log: PartitionLog) -> LayoutHistory:
+    found = LayoutHistory(log._storage, join(log.directory, PARTITION_COUNT_CHECKPOINT))
+    found.load()
+    return found
+
+
+def test_the_first_layout_is_written_with_the_first_record(log_fixture: LogFixture) -> None:
+    log = log_fixture.create()
+    log.assign_epoch(FIRST.leader_epoch)
+    log.assign_layout(FIRST)
+    assert log.layouts.entries == [FIRST] and stored(log).entries == []
+    log.append_as_leader(batch(b"1"), FIRST.leader_epoch)
+    assert stored(log).entries == [FIRST]
+    log.assign_layout(GROWN)
+    assert stored(log).entries == [FIRST, GROWN]
+
+
+@pytest.mark.parametrize("first", [LayoutEntry(2, 4, 6, 1), LayoutEntry(2, 6, 6, 3)])
+def test_the_layout_of_a_resized_topic_is_written_at_once(log_fixture: LogFixture, first: LayoutEntry) -> None:
+    log = log_fixture.create()
+    log.assign_layout(first)
+    assert stored(log).entries == [first]
+
+
+def test_a_pending_layout_is_written_before_the_next_layout(log_fixture: LogFixture) -> None:
+    log = log_fixture.create()
+    log.assign_layout(FIRST)
+    log.assign_layout(GROWN)
+    assert stored(log).entries == [FIRST, GROWN]

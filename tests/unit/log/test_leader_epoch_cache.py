@@ -70,3 +70,20 @@ def test_the_error_for_a_malformed_file_names_it(log_fixture: LogFixture) -> Non
     path.write_text("0\n1\nx y\n")
     with pytest.raises(MalformedFileError, match="leader-epoch-checkpoint"):
         LeaderEpochCache(log_fixture.storage, str(path)).load()
+
+
+def test_an_epoch_is_written_with_its_first_record(cache: LeaderEpochCache, log_fixture: LogFixture) -> None:
+    """A broker that begins to lead many partitions would wait for the disk for each of them."""
+    path = log_fixture.root / "leader-epoch-checkpoint"
+    before = path.read_bytes()
+    cache.begin(8, 40)
+    assert (cache.latest_epoch, cache.recorded_epoch, cache.end_offset_for(6, 40)) == (8, 6, (6, 40))
+    cache.assign(7, 40)  # a record of an older epoch
+    cache.truncate_from_end(40)
+    assert cache.latest_epoch == 6
+    cache.begin(8, 40)
+    assert path.read_bytes() == before
+    cache.assign(8, 40)
+    assert path.read_bytes() == b"0\n4\n2 0\n3 10\n6 25\n8 40\n"
+    cache.truncate_from_end(40)
+    assert path.read_bytes() == before

@@ -38,7 +38,7 @@ CHECKPOINT_INTERVALS = (
     "flush_offset_checkpoint_interval_ms",
     "flush_start_offset_checkpoint_interval_ms",
 )
-A, B = TopicPartition("a", 0), TopicPartition("a-b", 3)
+A, B, C = TopicPartition("a", 0), TopicPartition("a-b", 3), TopicPartition("c", 0)
 
 
 def put(manager: LogManager, partition: TopicPartition, value: bytes) -> int:
@@ -81,6 +81,7 @@ async def test_a_log_may_be_created_while_others_are_closed() -> None:
         nursery.start_soon(manager.shutdown)
         await trio.testing.wait_all_tasks_blocked()
         manager.create(B, TOPIC_ID, 8)
+        put(manager, B, b"1")
     assert disk.mount().exists("/d/.kafka_cleanshutdown")
     identity = disk.files["/d/a-b-3/partition.metadata"]
     assert identity.synced_size == len(identity.content) > 0, "the marker covers the last log, too"
@@ -305,8 +306,9 @@ async def test_flushes_by_count_and_by_time_run_in_the_background(log_fixture: L
     await run_until(manager, lambda: by_time.recovery_point == 3)
 
 
-async def test_the_identity_of_new_logs_is_synced_in_the_background(log_fixture: LogFixture) -> None:
+async def test_the_identity_of_a_log_with_records_is_synced_in_the_background(log_fixture: LogFixture) -> None:
     manager = await log_fixture.started()
+    manager.create(C, TOPIC_ID, 7)
     for partition in (A, B):
         manager.create(partition, TOPIC_ID, 7)
         put(manager, partition, b"1")

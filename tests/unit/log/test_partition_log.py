@@ -440,7 +440,7 @@ async def test_records_after_a_truncation_during_a_sync_do_not_count_as_synced(
     log_fixture: LogFixture, monkeypatch
 ) -> None:  # type: ignore[no-untyped-def]
     log = log_fixture.create()
-    await log.flush()
+    await log.sync_identity()
     fill(log, 4)
 
     async def truncate_and_regrow() -> None:
