@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 
 import structlog
 
 from anabranch.broker.log.checkpoint_files import MalformedFileError, decode_partition_metadata, read_checkpoint
-from anabranch.broker.log.log_dir_entries import entries_of
-from anabranch.broker.log.paths import PARTITION_METADATA, join, offset_of
+from anabranch.broker.log.log_dir_entries import Entries
+from anabranch.broker.log.paths import PARTITION_METADATA, directory_name, join, offset_of, parent_of
 from anabranch.protocol.sentinels import NO_INCARNATION
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Storage
@@ -39,16 +39,15 @@ def blank_directory(storage: Storage, path: str) -> Iterator[None]:
         raise
 
 
-def remove_blank_copies(storage: Storage, log_dirs: Iterable[str]) -> None:
+def remove_blank_copies(storage: Storage, log_dirs: Mapping[str, Entries]) -> None:
     """Remove blank directories, so that no partition is refused and no moved log is discarded because of them.
 
-    All directories that are not blank stay. If all directories of a partition are blank, one of them stays. Raises
-    ``OSError``.
+    ``log_dirs`` has the entries of each log dir; those that are removed are removed there too. All directories that are
+    not blank stay. If all directories of a partition are blank, one of them stays. Raises ``OSError``.
     """
     logs: dict[TopicPartition, list[str]] = defaultdict(list)
     futures: dict[TopicPartition, list[str]] = defaultdict(list)
-    for log_dir in log_dirs:
-        entries = entries_of(storage, log_dir)
+    for log_dir, entries in log_dirs.items():
         for name, partition in entries.logs.items():
             logs[partition].append(join(log_dir, name))
         for name, partition in entries.futures.items():
@@ -62,6 +61,7 @@ def remove_blank_copies(storage: Storage, log_dirs: Iterable[str]) -> None:
         is_elsewhere = len(blank) < len(paths) or not all(_is_blank(storage, copy) for copy in copies)
         for path in blank if is_elsewhere else blank[1:]:
             storage.remove_tree(path)
+            del log_dirs[parent_of(path)].logs[directory_name(partition)]
             logger.warning("log.blank_removed", path=path)
 
 

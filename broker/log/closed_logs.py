@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from anabranch.broker.log.checkpoint_files import LogIdentity
@@ -126,8 +126,7 @@ def reopen(
     """The log that was closed in this state; None if its files changed since. Raises ``OSError``."""
     storage = env.storage
     assert storage is not None
-    names = storage.listdir(directory)
-    if not _has_files(storage, directory, names, known.files):
+    if not _has_files(storage, directory, known.files):
         return None
     now_ms = env.clock.now_ms()
     closed = [ClosedSegment(*segment) for segment in known.segments]
@@ -141,7 +140,7 @@ def reopen(
     epochs.truncate_from_start(log_start)
     layouts = LayoutHistory(storage, join(directory, PARTITION_COUNT_CHECKPOINT))
     layouts.entries = [LayoutEntry(*entry) for entry in known.layouts]
-    snapshots = SnapshotFiles(storage, directory, names)
+    snapshots = SnapshotFiles(storage, directory, [name for name in known.files if name.endswith(_OF_PRODUCERS)])
     high_watermark = min(max(checkpoints.high_watermark, log_start), end)
     producers = ProducerState(expiration)
     if known.has_producers:
@@ -159,7 +158,11 @@ def reopen(
     return PartitionLog(env, directory, partition, config, state, open_segments)
 
 
-def _has_files(storage: Storage, directory: str, names: Sequence[str], files: Mapping[str, list[int]]) -> bool:
-    if len(names) != len(files):
+def _has_files(storage: Storage, directory: str, files: Mapping[str, list[int]]) -> bool:
+    names = storage.listdir(directory)
+    if len(names) != len(files) or not files.keys() >= set(names):
         return False
-    return all(name in files and list(storage.stamp(join(directory, name))) == files[name] for name in names)
+    for name, (size, modified_ms) in files.items():
+        if storage.stamp(f"{directory}/{name}") != (size, modified_ms):
+            return False
+    return True

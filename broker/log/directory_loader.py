@@ -15,7 +15,7 @@ from anabranch.broker.log.disk_errors import passes
 from anabranch.broker.log.full_directories import FullDirectories
 from anabranch.broker.log.live_directories import LiveDirectories
 from anabranch.broker.log.log_config import LogConfig
-from anabranch.broker.log.log_dir_entries import entries_of
+from anabranch.broker.log.log_dir_entries import Entries
 from anabranch.broker.log.log_directory import LogDirectory, LogDirError
 from anabranch.broker.log.log_loader import Checkpoints, open_log
 from anabranch.broker.log.log_moves import LogMoves
@@ -73,13 +73,14 @@ class DirectoryLoader:
         If the disk refuses a log dir, the broker runs without it, unless it was the last one. Raises ``LogDirError``.
         """
         try:
-            remove_blank_copies(self._storage, [directory.path for directory in self._directories.all()])
+            entries = {directory.path: directory.entries() for directory in self._directories.all()}
+            remove_blank_copies(self._storage, entries)
         except OSError as error:
             raise LogDirError(f"a log dir cannot be read, or an empty log in it cannot be removed: {error}") from error
         for work in (self._load, self._settle_moves):
             for directory in self._directories.all():
                 try:
-                    await work(directory, config_for)
+                    await work(directory, entries[directory.path], config_for)
                 except OSError as error:
                     self._lose(directory, error)
 
@@ -95,10 +96,9 @@ class DirectoryLoader:
 
     # ------------------------------------------------------------ logs
 
-    async def _load(self, directory: LogDirectory, config_for: Callable[[str], LogConfig]) -> None:
+    async def _load(self, directory: LogDirectory, entries: Entries, config_for: Callable[[str], LogConfig]) -> None:
         checkpoints = directory.read_checkpoints()
         self._cleaner.load_checkpoint(directory)
-        entries = directory.entries()
         for name in entries.deleted:
             self._deleted.add(join(directory.path, name))
         work = TimeSlice(self._env.clock)
@@ -217,7 +217,9 @@ class DirectoryLoader:
 
     # ------------------------------------------------------------ moves between log dirs
 
-    async def _settle_moves(self, directory: LogDirectory, config_for: Callable[[str], LogConfig]) -> None:
+    async def _settle_moves(
+        self, directory: LogDirectory, entries: Entries, config_for: Callable[[str], LogConfig]
+    ) -> None:
         """Complete or discard moves into ``directory`` after a crash.
 
         If the log still exists, its copy is discarded and made again. If only the copy exists, the copy becomes the
@@ -225,7 +227,7 @@ class DirectoryLoader:
 
         While some log or log dir cannot be read, the log of a copy may still exist, and the copy may be incomplete.
         """
-        for name, partition in entries_of(self._storage, directory.path).futures.items():
+        for name, partition in entries.futures.items():
             path = join(directory.path, name)
             if self._logs.get(partition) is not None:
                 await self._storage.unlink_tree(path)

@@ -75,7 +75,7 @@ class Durability:
         """Called when a write was refused because there is no space."""
         self.unflushed = 0
         """The number of records appended since the last flush began."""
-        self._flush_lock = trio.Lock()
+        self._flush_lock: trio.Lock | None = None  # made when it is needed: most logs of a large broker are idle
         self._flush_limit = 0
         self._last_flush_ms = clock.now_ms()
 
@@ -93,6 +93,12 @@ class Durability:
         """Whether truncated records stay removed after a power cut."""
         return self._synced_truncations == self.truncations
 
+    @property
+    def _flushing(self) -> trio.Lock:
+        """Held while the log is flushed or cut."""
+        self._flush_lock = self._flush_lock or trio.Lock()
+        return self._flush_lock
+
     async def flush(self, log_end_offset: Callable[[], int]) -> None:
         """Return when the log is on disk up to its present end. See ``PartitionLog.flush``.
 
@@ -101,7 +107,7 @@ class Durability:
         ``log_end_offset`` is called again when the flush begins, because the flush may have waited for another flush.
         """
         wanted = log_end_offset()
-        async with self._flush_lock:
+        async with self._flushing:
             if self._segments.have_records:
                 await self._sync_identity()
             else:
@@ -114,7 +120,7 @@ class Durability:
 
     async def sync_identity(self) -> None:
         """Return when the identity of a new log is on disk. Raises KAFKA_STORAGE_ERROR, as ``flush``."""
-        async with self._flush_lock:
+        async with self._flushing:
             await self._sync_identity()
 
     async def _sync_identity(self) -> None:
@@ -180,7 +186,7 @@ class Durability:
 
         Raises KAFKA_STORAGE_ERROR; a later call then continues the cut.
         """
-        async with self._flush_lock:
+        async with self._flushing:
             await self._cut_tail()
 
     async def _cut_tail(self) -> None:

@@ -39,7 +39,7 @@ def create_log(
     with blank_directory(storage, directory):
         identity = IdentityFile.create(storage, directory, metadata)
         segment = LogSegment(storage, directory, start_offset, config, env.clock.now_ms(), create=True)
-    segment.is_flushed = True  # it has no records: the first append opens the file again
+    segment.is_flushed = segment.is_sealed = True  # it has no records: the first append opens the file again
     segment.release()
     epochs = LeaderEpochCache(storage, join(directory, LEADER_EPOCH_CHECKPOINT))
     layouts = LayoutHistory(storage, join(directory, PARTITION_COUNT_CHECKPOINT))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import NamedTuple
 
 from anabranch.broker.log.paths import (
@@ -33,14 +34,14 @@ class Entries(NamedTuple):
     """Entries that no broker made: plain files, FIFOs, dangling links, other directories."""
 
 
-def entries_of(storage: Storage, log_dir: str) -> Entries:
-    """Read a log dir. Raises ``OSError``."""
+def entries_of(storage: Storage, log_dir: str, logs: Container[str] = ()) -> Entries:
+    """Read a log dir. The directories ``logs`` hold logs. Raises ``OSError``."""
     found = Entries({}, {}, [], [])
     for name in storage.listdir(log_dir):
         if name in FILES_OF_LOG_DIR:
             continue
         path = join(log_dir, name)
-        if (partition := parse_directory_name(name)) is not None and _may_hold_log(storage, path):
+        if (partition := parse_directory_name(name)) is not None and (name in logs or _may_hold_log(storage, path)):
             found.logs[name] = partition
         elif (partition := parse_future_directory_name(name)) is not None and storage.is_dir(path):
             found.futures[name] = partition

@@ -202,7 +202,7 @@ class LogDirectory:
 
     def entries(self) -> Entries:
         """The directories of logs, and the other entries, which are logged. Raises ``OSError``."""
-        found = entries_of(self._storage, self.path)
+        found = entries_of(self._storage, self.path, self.closed_logs)
         if found.others:
             logger.warning(
                 "log_dir.entries_ignored", path=self.path, count=len(found.others), names=shown(found.others)

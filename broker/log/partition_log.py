@@ -585,7 +585,8 @@ class PartitionLog:
                 if not segment.is_sealed:
                     segment.prepare()
                     segment.seal()
-            self.snapshots.take(self.producers)
+            if self._segments.have_records:
+                self.snapshots.take(self.producers)
             await self.snapshots.write_begun(self._clock)
             self.leader_epoch_cache.save()
             self.remove_due_files(all_of_them=True)

@@ -14,7 +14,7 @@ from anabranch.broker.log.layout_history import LayoutEntry
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_manager import LogManager
 from anabranch.broker.log.partition_log import PartitionLog
-from anabranch.broker.log.paths import CLEAN_SHUTDOWN_MARKER, CLOSED_LOGS
+from anabranch.broker.log.paths import CLEAN_SHUTDOWN_MARKER, CLOSED_LOGS, PARTITION_METADATA
 from anabranch.protocol.types import TopicPartition
 from tests.support.log.log_fixture import TOPIC_ID, LogFixture, batch, idempotent, values
 
@@ -142,6 +142,48 @@ async def test_facts_of_an_earlier_stop_are_not_used(log_fixture: LogFixture, re
     assert (folder / CLOSED_LOGS).exists()
     manager = await log_fixture.started(topic_defaults=CONFIG)
     assert read_logs == [A, B]
+
+
+def _tear(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+@pytest.mark.parametrize("damage", [_tear, Path.unlink])
+async def test_the_files_are_read_if_the_facts_are_torn_or_missing(
+    log_fixture: LogFixture, read_logs: list[TopicPartition], damage: Callable[[Path], object]
+) -> None:
+    manager = await log_fixture.started(topic_defaults=CONFIG)
+    fill(manager)
+    before = values(manager.get(A))  # type: ignore[arg-type]
+    await manager.shutdown()
+    damage(log_fixture.root / "d" / CLOSED_LOGS)
+    manager = await log_fixture.started(topic_defaults=CONFIG)
+    assert read_logs == [A, B]
+    assert values(manager.get(A)) == before  # type: ignore[arg-type]
+    manager.close_at_once()
+
+
+async def test_a_stop_neither_writes_nor_syncs_files_of_a_log_without_records(
+    log_fixture: LogFixture, read_logs: list[TopicPartition]
+) -> None:
+    manager = await log_fixture.started(topic_defaults=CONFIG)
+    log = manager.create(B, TOPIC_ID, 5, start_offset=9)
+    log.assign_epoch(3)
+    folder = log_fixture.root / "d" / "b-0"
+    before = {path: path.stat().st_mtime_ns for path in (folder, *folder.iterdir())}
+    await manager.shutdown()
+    assert {path: path.stat().st_mtime_ns for path in (folder, *folder.iterdir())} == before
+    assert log_fixture.storage.synced == []
+    manager = await log_fixture.started(topic_defaults=CONFIG)
+    assert read_logs == []
+    log = manager.get(B)  # type: ignore[assignment]
+    log.append_as_leader(batch(b"1"), 4)
+    await log.flush()
+    assert log_fixture.storage.synced[0] == PARTITION_METADATA
+    await manager.shutdown()
+    manager = await log_fixture.started(topic_defaults=CONFIG)
+    assert read_logs == [] and values(manager.get(B)) != []  # type: ignore[arg-type]
+    manager.close_at_once()
 
 
 async def test_after_a_crash_every_log_is_recovered(log_fixture: LogFixture, read_logs: list[TopicPartition]) -> None:
