@@ -78,7 +78,7 @@ def describe(storage: Storage, log: PartitionLog) -> ClosedLog | None:
         files,
         log.identity.topic_id.hex,
         log.identity.incarnation,
-        [[epoch, start] for epoch, start in log.leader_epoch_cache.entries if start < log.log_end_offset],
+        [list(entry) for entry in log.leader_epoch_cache.entries],
         [list(entry) for entry in log.layouts.stored],
         [list(segment) for segment in segments],
         log.log_end_offset,
@@ -136,8 +136,10 @@ def reopen(
     if log_start > end:
         return None
     epochs = LeaderEpochCache(storage, join(directory, LEADER_EPOCH_CHECKPOINT))
-    epochs.restore([(epoch, start) for epoch, start in known.epochs])
+    epochs.restore([(epoch, start) for epoch, start in known.epochs if start < end])
     epochs.truncate_from_start(log_start)
+    for epoch, start in known.epochs:
+        epochs.begin(epoch, start)  # the last one, if it has no records
     layouts = LayoutHistory(storage, join(directory, PARTITION_COUNT_CHECKPOINT))
     layouts.entries = [LayoutEntry(*entry) for entry in known.layouts]
     snapshots = SnapshotFiles(storage, directory, [name for name in known.files if name.endswith(_OF_PRODUCERS)])

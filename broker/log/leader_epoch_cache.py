@@ -13,8 +13,8 @@ class LeaderEpochCache:
     """Ascending (epoch, start offset) pairs; both strictly increase.
 
     The file is replaced when an epoch gets its first record, but not synced: after a crash, recovery assigns the log's
-    epochs again. An epoch without records is only in memory, because an open log forgets it. A change whose write fails
-    (disk full) stays in memory and is written by the next ``save``.
+    epochs again. An epoch without records is only in memory. The file would keep it after the log has forgotten it.
+    A change whose write fails (disk full) stays in memory and is written by the next ``save``.
     """
 
     __slots__ = ("_dirty", "_path", "_starts", "_storage", "epochs", "latest_epoch", "recorded_epoch")
@@ -121,7 +121,8 @@ class LeaderEpochCache:
     def save(self) -> None:
         """Write the file if an earlier write failed. Raises ``OSError``."""
         if self._dirty:
-            write_replace(self._storage, self._path, encode_epochs(self.entries))
+            recorded = [entry for entry in self.entries if entry[0] <= self.recorded_epoch]
+            write_replace(self._storage, self._path, encode_epochs(recorded))
             self._dirty = False
 
     def _set(self, entries: list[tuple[int, int]]) -> None:

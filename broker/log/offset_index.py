@@ -57,7 +57,7 @@ class OffsetIndex(IndexFile):
         data = self.entries
         unpack = _ENTRY.unpack_from
         low, high = 0, len(data) // 8
-        if high > _FEW:  # the batches of a log are often alike: the place is near where it would be if all were
+        if high > _FEW:  # the batches of a log are often alike, so the place is near the one for equal batches
             most = unpack(data, high * 8 - 8)[column]
             guess = value * high // most if 0 < value < most else 0
             if guess > _NEAR and unpack(data, (guess - _NEAR) * 8)[column] <= value:

@@ -585,7 +585,7 @@ class PartitionLog:
                 if not segment.is_sealed:
                     segment.prepare()
                     segment.seal()
-            if self._segments.have_records:
+            if self._segments.have_records or self.producers.producers:
                 self.snapshots.take(self.producers)
             await self.snapshots.write_begun(self._clock)
             self.leader_epoch_cache.save()

@@ -101,6 +101,36 @@ async def test_a_log_that_was_opened_by_the_facts_takes_records_and_is_recovered
     assert log is not None and values(log) == after and log.leader_epoch_cache.latest_epoch == 6
 
 
+async def test_the_facts_have_the_latest_epoch_though_no_record_is_in_it(log_fixture: LogFixture) -> None:
+    """It is evidence against older data of ZooKeeper (ADR 60)."""
+    manager = await log_fixture.started(topic_defaults=CONFIG)
+    fill(manager)
+    log = manager.get(A)
+    assert log is not None
+    log.leader_epoch_cache.begin(8, log.log_end_offset)
+    before = log.leader_epoch_cache.entries
+    await manager.shutdown()
+    manager = await log_fixture.started(topic_defaults=CONFIG)
+    log = manager.get(A)
+    assert log is not None and log.leader_epoch_cache.entries == before
+    assert (log.leader_epoch_cache.latest_epoch, log.leader_epoch_cache.recorded_epoch) == (8, 5)
+
+
+async def test_a_producer_is_known_though_its_records_are_gone_and_its_snapshot_failed(log_fixture: LogFixture) -> None:
+    manager = await log_fixture.started(topic_defaults=LogConfig(retention_ms=1000))
+    log = manager.create(A, TOPIC_ID, 4)
+    log.append_as_leader(idempotent(0), 0)
+    log.advance_high_watermark(log.log_end_offset)
+    log_fixture.clock.ms += 10_000
+    log_fixture.storage.full_for = ".snapshot"
+    assert log.delete_old_segments() == 1
+    log_fixture.storage.full_for = ""
+    await manager.shutdown()
+    manager = await log_fixture.started()
+    reopened = manager.get(A)
+    assert reopened is not None and reopened.append_as_leader(idempotent(0), 0).duplicate
+
+
 def _append(folder: Path) -> None:
     with (folder / "leader-epoch-checkpoint").open("ab") as file:
         file.write(b"\n")

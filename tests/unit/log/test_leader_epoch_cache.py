@@ -54,6 +54,17 @@ def test_truncations_at_both_ends_are_written_to_disk(cache: LeaderEpochCache, l
     assert [again.epoch_for(offset) for offset in (3, 4, 9, 10, 99)] == [-1, 2, 2, 3, 3]
 
 
+def test_the_file_never_has_an_epoch_without_records(cache: LeaderEpochCache, log_fixture: LogFixture) -> None:
+    cache.begin(8, 40)
+    cache.truncate_from_start(20)
+    again = LeaderEpochCache(log_fixture.storage, str(log_fixture.root / "leader-epoch-checkpoint"))
+    again.load()
+    assert again.entries == [(3, 20), (6, 25)]
+    cache.assign(8, 40)
+    again.load()
+    assert again.entries == [(3, 20), (6, 25), (8, 40)]
+
+
 def test_a_failed_write_is_repeated_by_the_next_save(cache: LeaderEpochCache, log_fixture: LogFixture) -> None:
     log_fixture.storage.full = True
     cache.assign(9, 50)
