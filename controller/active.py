@@ -6,7 +6,7 @@ its own.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import structlog
@@ -44,7 +44,7 @@ from anabranch.controller.giving_up import give_up
 from anabranch.controller.handlers import HANDLERS, LOADING, Handler
 from anabranch.controller.image import ClusterImage, LiveBroker
 from anabranch.controller.metrics import ControllerMetrics
-from anabranch.controller.outcome import Outcome
+from anabranch.controller.outcome import AdviceWait, Outcome, ResponseWait
 from anabranch.controller.reads.written_topics import written_topics
 from anabranch.controller.request_batch import BrokerRequest, RequestBatch, inter_broker_endpoint
 from anabranch.controller.resize import draining, unread_expiry
@@ -113,6 +113,7 @@ class ActiveController:
         """The reason why each partition marked for deletion still waits."""
         self.waiting_since: dict[TopicPartition, float] = {}
         """The time at which each of ``waits`` began, in seconds of the monotonic clock."""
+        self._tasks: trio.Nursery
         self._progress = trio.Event()
         self._undecided: dict[AdminCall, None] = {}
         self._over = False
@@ -132,6 +133,7 @@ class ActiveController:
         ending: list[Exception] = []
         try:
             async with trio.open_nursery() as nursery:
+                self._tasks = nursery
                 self._senders.open(nursery)
                 self._reader.open(nursery)
                 for duty in (
@@ -158,25 +160,18 @@ class ActiveController:
         return None if broker is None else inter_broker_endpoint(broker, self._config.inter_broker_listener_name)
 
     def submit(self, api_key: int, body: Any, version: int) -> AdminCall:
-        """Put a request into the queue, after all earlier events. ``answer`` waits for the response.
-
-        Brokers have to answer before some requests can be decided. ``decision`` puts these into the queue.
-        """
+        """Put a request into the queue, after all earlier events. ``answer`` waits for the response."""
         call = AdminCall(api_key, body, version)
         if self._over:
             call.decided.set()
             return call
         self._undecided[call] = None
-        if not _is_from_stock_admin(call):
-            self._events.put(call)
+        self._events.put(call)
         return call
 
     async def decision(self, call: AdminCall) -> None:
         """Return once a request is decided. If this is cancelled, the request is given up, unless it has begun."""
         try:
-            if not call.decided.is_set() and _is_from_stock_admin(call):
-                call.answers = (await written_topics(self.image, self._reader, call.body),)
-                self._events.put(call)
             await call.decided.wait()
         finally:
             self._undecided.pop(call, None)
@@ -189,13 +184,20 @@ class ActiveController:
         if call.outcome is None:
             return await with_pauses(not_controller(call.api_key, call.body))
         outcome: Outcome = call.outcome
-        with trio.move_on_after(max(outcome.timeout_ms, 0) / 1000):
-            while not self._over and not all(wait.condition(self._context) for wait in outcome.waits):
-                await self._progress.wait()
+        began, limit_s = self._env.clock.monotonic(), max(outcome.timeout_ms, 0) / 1000
+        await self._hold([wait for wait in outcome.waits if not isinstance(wait, AdviceWait)], limit_s)
+        # The broker that forwards a request counts the same time, and would answer first.
+        await self._hold(outcome.waits, began + limit_s / 2 - self._env.clock.monotonic())
         for wait in outcome.waits:
             if not wait.condition(self._context):
                 wait.time_out()
         return outcome.response
+
+    async def _hold(self, waits: Sequence[ResponseWait], limit_s: float) -> None:
+        """Return once all ``waits`` hold, the term is over, or the time is."""
+        with trio.move_on_after(max(limit_s, 0)):
+            while not self._over and not all(wait.condition(self._context) for wait in waits):
+                await self._progress.wait()
 
     async def _until_over(
         self, duty: Callable[[], Awaitable[None]], ending: list[Exception], scope: trio.CancelScope
@@ -311,7 +313,18 @@ class ActiveController:
         times.processing_ms.observe(took_ms)
         logger.debug("event.handled", kind=type(event).__name__, took_ms=round(took_ms, 3))
 
+    async def _ask_leaders(self, call: AdminCall) -> None:
+        """Let leaders say which topics have records. The request is decided when it is in the queue again."""
+        limit_s = self._config.stock_admin_check_timeout_ms / 1000
+        call.answers = ({},)
+        with self._background.guard("written-topics"):
+            call.answers = (await written_topics(self.image, self._reader, call.body, limit_s),)
+        self._events.put(call)
+
     async def _handle_or_give_up(self, event: Event) -> None:
+        if isinstance(event, AdminCall) and _needs_log_ends(event):
+            self._tasks.start_soon(self._ask_leaders, event)
+            return
         try:
             await self._proceed(HANDLERS[type(event)], event)
         except ImageStaleError as error:
@@ -419,9 +432,11 @@ class ActiveController:
             call.decided.set()
 
 
-def _is_from_stock_admin(call: AdminCall) -> bool:
-    """Whether the request needs answers of leaders: topics with records may be refused to it."""
-    return call.api_key == ApiKey.CREATE_PARTITIONS and call.body.stock_check == StockCheck.RECORDS
+def _needs_log_ends(call: AdminCall) -> bool:
+    """Whether leaders have to answer before the request is decided: it may be refused for topics with records."""
+    if call.api_key != ApiKey.CREATE_PARTITIONS or call.answers or call.is_given_up:
+        return False
+    return bool(call.body.stock_check == StockCheck.RECORDS)
 
 
 def _is_same(wait: Wait, before: Wait | None) -> bool:

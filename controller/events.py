@@ -171,7 +171,7 @@ class AdminCall:
     decided: trio.Event = field(default_factory=trio.Event)
     outcome: Any = None
     answers: tuple[Any, ...] = ()
-    """What brokers answered before the request was queued: the first further arguments of its handler."""
+    """What brokers answered before the request was decided: the first further arguments of its handler."""
     slices: Any = None
     """The request in slices (``admin/slices.py``); None before the first decision and after the last one."""
     is_given_up: bool = False

@@ -65,6 +65,13 @@ class ControllerKeys(ProcessKeys):
         Between(0),
         doc="a stock producer counts for a resize of a topic if it wrote to the topic within this time",
     )
+    stock_admin_check_timeout_ms: int = declared(
+        INT,
+        5_000,
+        Between(1),
+        doc="how long leaders may take to say whether a topic has records, before a stock client that asks for a "
+        "count that stock producers cannot follow gets an answer; without their answer it is refused",
+    )
     controller_socket_timeout_ms: int = declared(
         INT,
         30_000,

@@ -42,7 +42,7 @@ from anabranch.protocol.sentinels import NO_COUNT
 from anabranch.runtime.env import ZkOp, ZkRequestTooLargeError
 from anabranch.zk_schemas.topic import TopicZnode
 
-_CHANGED = "It is not known whether the topic has records, because its partition count changes: try again later."
+_CHANGED = "It is not known whether the topic has records, because it changed meanwhile: try again later."
 _QUEUED_MESSAGE = "The resize begins when the one before it is done:"
 _WAITING_MESSAGE = "The resize is queued and waits:"
 """Instead, if the resize before is over: a leader has not answered its last leader epoch, or a removal has begun."""

@@ -20,12 +20,12 @@ from anabranch.runtime.turns import pause
 
 
 async def written_topics(
-    image: ClusterImage, reader: ProgressReader, request: CreatePartitionsRequest
+    image: ClusterImage, reader: ProgressReader, request: CreatePartitionsRequest, limit_s: float
 ) -> Mapping[str, str]:
     """Why each topic whose count stock clients cannot follow counts as a topic with records; "" if it has none.
 
     A log that ends above 0 was written to, also if retention has removed its records. If a leader does not answer, and
-    no other log of the topic was written to, the topic counts as one with records.
+    no other log of the topic was written to, the topic counts as one with records. Leaders have ``limit_s`` to answer.
     """
     topics: dict[str, TopicImage] = {}
     led_by: dict[int, list[TopicPartition]] = defaultdict(list)
@@ -34,7 +34,9 @@ async def written_topics(
         if topic is not None and asked.name not in topics and stock_admin.objection(image, topic, asked.count):
             topics[topic.name] = topic
             for p in topic.partitions:
-                if (state := topic.state(p)) is not None and not state.never_led:
+                state = topic.state(p)
+                # ``last_offsets`` has the end of a partition that is being removed.
+                if state is not None and not state.never_led and not state.being_removed:
                     led_by[state.leader].append(TopicPartition(topic.name, p))
         await pause()
     written = {name for name, topic in topics.items() if any(topic.znode.last_offsets.values())}
@@ -55,9 +57,10 @@ async def written_topics(
             if written >= topics.keys():
                 asking.cancel_scope.cancel()  # one log of each topic is enough
 
-    async with trio.open_nursery() as asking:
-        for leader in sorted(led_by.keys() & image.brokers.keys()):
-            asking.start_soon(ask, leader)
+    with trio.move_on_after(limit_s):
+        async with trio.open_nursery() as asking:
+            for leader in sorted(led_by.keys() & image.brokers.keys()):
+                asking.start_soon(ask, leader)
     silent = {tp.topic: tp for tp in sorted(unknown, reverse=True)}
     return {name: _evidence(name, written, silent.get(name)) for name in topics}
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import trio
 
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.list_offsets import ListOffsetsRequest
 from anabranch.protocol.request_kinds import StockCheck
+from anabranch.zk_schemas import paths
 from tests.support.controller.controller_cluster import ControllerCluster, Log
 from tests.support.resize.resize_rules import TOPIC, alter, configure, hold_records, resized
 
@@ -81,6 +83,56 @@ async def test_a_topic_counts_as_one_with_records_while_a_leader_does_not_answer
     for broker in cluster.brokers.values():
         broker.logs[TOPIC, 3] = Log(1, 1)
     assert (await requested(cluster, 6))[1].startswith("t has records.")
+
+
+async def test_a_hung_leader_delays_the_refusal_by_a_limit_and_only_this_request(cluster: ControllerCluster) -> None:
+    cluster.brokers[1].answering = trio.Event()
+    began = trio.current_time()
+    assert (await requested(cluster, 8, check=StockCheck.NONE, validate_only=True))[0] == ErrorCode.NONE
+    code, message = await requested(cluster, 6)
+    assert code == ErrorCode.POLICY_VIOLATION and "It is not known whether t has records" in message
+    assert trio.current_time() - began < 10
+    cluster.brokers[1].answering.set()
+
+
+async def test_a_new_controller_asks_when_it_has_loaded_the_cluster(cluster: ControllerCluster) -> None:
+    """A broker repeats a request that waits at once, when another controller is in office."""
+    cluster.vacate()
+    await cluster.start_controller(1001)
+    await cluster.until(cluster.active)
+    assert await requested(cluster, 6) == (ErrorCode.NONE, "")
+
+
+async def test_the_end_of_a_term_ends_the_questions(cluster: ControllerCluster) -> None:
+    cluster.brokers[1].answering = trio.Event()
+    request = alter(6)
+    request.stock_check = StockCheck.RECORDS
+    async with trio.open_nursery() as nursery:
+
+        async def ask() -> None:
+            result = (await cluster.request(request, controller_id=1000)).results[0]
+            assert result.error_code == ErrorCode.NOT_CONTROLLER
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(ask)
+        await cluster.until(lambda: cluster.brokers[1].sent(ListOffsetsRequest))
+        began = trio.current_time()
+        await cluster.store.delete(paths.CONTROLLER)
+        with trio.fail_after(4):
+            await trio.sleep_forever()
+    assert trio.current_time() - began < 4
+    cluster.brokers[1].answering.set()
+
+
+async def test_advice_that_does_not_come_costs_half_of_the_time(cluster: ControllerCluster) -> None:
+    """The broker that forwards a request counts the whole time, and would answer with a time-out first."""
+    cluster.brokers[1].answering = trio.Event()
+    began = trio.current_time()
+    request = alter(6, validate_only=True)
+    request.stock_check, request.timeout_ms = StockCheck.PRODUCERS, 5000
+    result = (await cluster.request(request)).results[0]
+    assert (result.error_code, 2 < trio.current_time() - began < 3) == (ErrorCode.NONE, True)
+    cluster.brokers[1].answering.set()
 
 
 async def test_a_dry_run_is_refused_for_recent_stock_producers_only_if_it_asks_for_that(

@@ -17,6 +17,8 @@ from tests.support.controller.decisions import cluster, state
 from tests.support.controller.topic_images import image_of, resized
 from tests.support.resize.resized_topic import Topic
 
+LIMIT_S = 0.5
+
 
 def topic_of(*counts: int, is_ordered: bool | None = None) -> ClusterImage:
     """Return an image of the topic ``t`` that was resized to these counts."""
@@ -84,6 +86,7 @@ class Reader:
         (Reader({2: 1}, hung=[1]), "t has records."),
         (Reader({2: 1}, silent=[3]), "It is not known whether t has records: the leader of t-2 does not"),
         (Reader({}, silent=[1, 2]), "It is not known whether t has records: the leader of t-0 does not"),
+        (Reader({}, hung=[2]), "It is not known whether t has records: the leader of t-1 does not"),
     ],
 )
 async def test_one_log_proves_records_and_only_all_logs_prove_that_there_are_none(
@@ -92,7 +95,7 @@ async def test_one_log_proves_records_and_only_all_logs_prove_that_there_are_non
     image = cluster(state(1, [1]), state(2, [2]), state(3, [3]), None)
     asked = [CreatePartitionsTopic(name=name, count=6, assignments=None) for name in ("t", "u", "t")]
     with trio.fail_after(1):
-        found = await written_topics(image, reader, CreatePartitionsRequest(topics=asked))
+        found = await written_topics(image, reader, CreatePartitionsRequest(topics=asked), LIMIT_S)
     assert list(found) == ["t"]
     assert found["t"].startswith(evidence) and bool(found["t"]) is bool(evidence)
 
@@ -102,7 +105,8 @@ async def test_a_partition_without_a_live_leader_leaves_the_records_unknown() ->
     for lost in (state(-1, [2]), state(9, [9])):
         image = cluster(state(1, [1]), lost)
         asked = [CreatePartitionsTopic(name="t", count=3, assignments=None)]
-        found = await written_topics(image, Reader({}), CreatePartitionsRequest(topics=asked))  # type: ignore[arg-type]
+        request = CreatePartitionsRequest(topics=asked)
+        found = await written_topics(image, Reader({}), request, LIMIT_S)  # type: ignore[arg-type]
         assert "the leader of t-1 does not answer" in found["t"]
 
 
@@ -110,4 +114,5 @@ async def test_a_partition_without_a_live_leader_leaves_the_records_unknown() ->
 async def test_a_count_that_stock_clients_follow_asks_no_leader() -> None:
     image = cluster(state(1, [1]), state(1, [1]))
     asked = [CreatePartitionsTopic(name="t", count=4, assignments=None)]
-    assert await written_topics(image, None, CreatePartitionsRequest(topics=asked)) == {}  # type: ignore[arg-type]
+    request = CreatePartitionsRequest(topics=asked)
+    assert await written_topics(image, None, request, LIMIT_S) == {}  # type: ignore[arg-type]
