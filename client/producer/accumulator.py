@@ -105,10 +105,9 @@ class Accumulator:
         now_ms: int,
         size: int,
     ) -> RecordHandle | None:
-        """Add a record to the open batch of its partition: the usual case of ``Producer._append``, and most of them.
+        """Add a judged record to the open batch of its partition, which is the usual case of ``Producer._append``.
 
-        The record is judged, and the producer open. Returns None for anything unusual, and has no effect then, but
-        that a batch without room for the record is full.
+        Returns None in any other case; the record is then not added.
         """
         placement = self.topics.get(topic)
         if placement is None or (self.buffered_bytes + size > self.buffer_memory and self.buffered_bytes):

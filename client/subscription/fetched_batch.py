@@ -157,7 +157,8 @@ class FetchedBatch:
         count = min(limit, self.left - 1)
         if count > 0 and not self._has_holes:
             start = self._skipped + self.taken
-            self.rows = iter(Records(tp, [(self, start, start + count)], deserializers))
+            # An iterator of Records that have this batch would refer back to it, and wait for the garbage collector.
+            self.rows = Records(tp, [], deserializers)._decode_span((self, start, start + count))
             self.rows_end = self.taken + count
 
     def give_back(self, count: int) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.client.cluster import Cluster
-from anabranch.client.errors import ErrorCode, IllegalStateError, KafkaError, RecordDeserializationError, error_for
+from anabranch.client.errors import ErrorCode, IllegalStateError, KafkaError, error_for
 from anabranch.client.subscription.fetched_batch import ConsumerRecord, Deserializers, FetchedBatch, Records
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.protocol.compression import CorruptRecordError
@@ -204,7 +204,7 @@ class AssignedPartition:
         self.position += 1
         try:
             return next(fetched.rows)
-        except RecordDeserializationError:
+        except BaseException:
             fetched.rows_end = 0  # the rows end at an error
             raise
 

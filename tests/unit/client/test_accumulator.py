@@ -6,14 +6,18 @@ import random
 from dataclasses import replace
 
 import pytest
+import trio
+import trio.testing
 
 from anabranch.client.cluster import PartitionInfo, TopicInfo
+from anabranch.client.config import ProducerConfig
 from anabranch.client.errors import ErrorCode, KafkaTimeoutError
 from anabranch.client.producer.accumulator import Accumulator
 from anabranch.client.producer.outcome import BatchOutcome, decide
 from anabranch.client.producer.partition_queue import PartitionQueue
 from anabranch.client.producer.partitioner import StickyPartitioner
 from anabranch.client.producer.producer_batch import BatchResult, ProducerBatch
+from anabranch.client.producer.sent_record import Judge
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import ZERO_UUID, TopicPartition
@@ -60,6 +64,39 @@ def test_a_batch_is_ready_after_linger_ms_when_full_or_on_a_flush() -> None:
     send(acc, b"y" * 60)
     assert len(queue.waiting) == 2
     assert acc.sendable(queue, 4, memory_short=False)[0]
+
+
+def test_a_handle_is_awaited_at_any_time_and_calls_back() -> None:
+    called: list[tuple[object, int]] = []
+
+    async def use() -> None:
+        acc = accumulator()
+        handle = acc.append_to_new_batch("t", 0, None, b"v", (), 3, 0)
+        handle.call_on_delivery(lambda error, place: called.append((error, place.offset)))
+        with trio.move_on_after(0) as waited:
+            await handle
+        assert waited.cancelled_caught and not handle.done()
+        queue = acc.queues[T0]
+        queue.adopt(7, 0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(handle.wait)
+            await trio.testing.wait_all_tasks_blocked()
+            acc.complete(acc.take(queue), BatchResult(5))
+        assert ((await handle).offset, handle.result().partition) == (5, 0)
+        acc.callbacks.run()
+
+    trio.run(use)
+    assert called == [(None, 5)]
+
+
+def test_the_arguments_of_a_sent_record_are_judged_and_serialized() -> None:
+    config = ProducerConfig.parse({"value_serializer": str.encode, "batch_size": 100})
+    judge = Judge(config, lambda: 77)
+    assert judge.judged("t", "v", None, None, {"h": None}, None) == ("t", None, b"v", None, [("h", None)], 77, 77, 1)
+    assert judge.judged("t", "", bytearray(b"k"), 2**31 - 1, None, 5)[1:6] == (b"k", b"", 2**31 - 1, (), 5)
+    for partition, timestamp in ((2**31, None), (-1, None), (1.5, None), (None, 2**63), (None, True)):
+        with pytest.raises((TypeError, ValueError), match=r"partition|timestamp_ms"):
+            judge.judged("t", "v", None, partition, None, timestamp)
 
 
 def test_only_a_usual_record_goes_to_an_open_batch_at_once() -> None:

@@ -370,13 +370,15 @@ def test_a_paused_partition_delivers_no_record_before_its_error() -> None:
 
 
 async def test_records_that_are_read_one_by_one_move_the_position_one_by_one() -> None:
-    """Between two of them anything may happen: a seek, a look for many records, a pause, a faulty record."""
-    faulty = 23
+    """Between two of them anything may happen: a seek, a look for many records, a pause, a faulty record, Ctrl-C."""
+    faulty, interrupted = 23, 26
 
     def number(data: bytes | None) -> int:
         assert data is not None
         if data == b"%d" % faulty:
             raise ValueError("a faulty record")
+        if data == b"%d" % interrupted:
+            raise KeyboardInterrupt
         return int(data)
 
     async with filled(60, per_batch=20).client(
@@ -399,7 +401,10 @@ async def test_records_that_are_read_one_by_one_move_the_position_one_by_one() -
         with pytest.raises(RecordDeserializationError, match="a faulty record"):
             await consumer.getone()
         assert await consumer.position(T0) == faulty + 1
-        await reads(*range(faulty + 1, 30))
+        await reads(*range(faulty + 1, interrupted))
+        with pytest.raises(KeyboardInterrupt):
+            await consumer.getone()
+        await reads(*range(interrupted + 1, 30))
         consumer.pause(T0)
         assert await consumer.poll(0.01) is None and await consumer.position(T0) == 30
         consumer.resume(T0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import uuid
 from typing import Any
@@ -169,6 +170,23 @@ def test_reading_a_compacted_batch_skips_by_offset() -> None:
     assert ([r.offset for r in first], fetched.position()) == ([12], 15)
     second = Records(T0, [fetched.take(1)], Deserializers())
     assert ([r.offset for r in second], fetched.position()) == ([15], 16)
+
+
+def test_a_batch_with_prepared_rows_is_freed_without_the_garbage_collector() -> None:
+    def kept() -> int:
+        return sum(type(each) is FetchedBatch for each in gc.get_objects())
+
+    before = kept()
+    gc.disable()
+    try:
+        fetched = FetchedBatch(batch(0, 4), 0)
+        fetched.take(1)
+        fetched.prepare_rows(T0, Deserializers(), 9)
+        assert next(fetched.rows).offset == 1 and kept() == before + 1
+        del fetched
+        assert kept() == before
+    finally:
+        gc.enable()
 
 
 def test_records_is_a_sequence() -> None:
