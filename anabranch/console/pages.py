@@ -420,7 +420,9 @@ def _otherwise(entry: ConfigEntry) -> list[str]:
     """The values that apply if the present value is removed, each with its source. The last value is the default."""
     if entry.is_default or entry.sensitive:
         return []
-    return [f"{'-' if one.value is None else one.value} ({_source(one.source)})" for one in entry.synonyms[1:]]
+    return [
+        f"{one.name}={'-' if one.value is None else one.value} ({_source(one.source)})" for one in entry.synonyms[1:]
+    ]
 
 
 PAGES: dict[str, Page] = {
