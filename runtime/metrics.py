@@ -1,4 +1,4 @@
-"""The metrics of a process, and their text for Prometheus. Counting only adds to a number (ADR 39)."""
+"""The metrics of a process, and their text for Prometheus. Counting costs an addition or an append (ADR 39)."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class _Slot:
         self.response: Message | EncodedAnswer | None = None
         self.awaited: Deferred[Any] | None = None
         self.counted_bytes = self.decoded_bytes = 0
-        """What counts of the encoded response (``queued.max.request.bytes``), and of the request while it is needed."""
+        """The bytes of the encoded response and of the decoded request, as ``queued.max.request.bytes`` counts them."""
         self.has_many_items = False
         """Whether the writer task encodes the response, in steps."""
         self.rest: Sequence[Part] | None = None
@@ -364,7 +364,10 @@ class Connection:
             self._answer_bytes += delta_bytes
 
     async def _serve(self, request: Request, arrived: float, begun: float, is_whole: bool) -> bool:
-        """Apply a request, if it ``is_whole`` as it is. Returns whether the next one is read only after its answer."""
+        """Apply a request. Returns whether the next one is read only after its answer.
+
+        ``is_whole``: the request needs no cutting and no counting, and goes to its handler at once.
+        """
         session = self._session
         if session is None:
             session = ClientSession(self._node.config.values.max_retried_partitions_per_connection)

@@ -71,7 +71,7 @@ async def find(request: Any) -> list[tuple[TopicPartition, StoredLayout | None, 
 
 
 def only_small(request: Any) -> memoryview | None:
-    """The records of a ``ProduceRequest`` of one partition, if they are not for ``find``. Otherwise None."""
+    """The records of a ``ProduceRequest`` of one partition, if they are not large. Otherwise None."""
     topics = request.topic_data
     if len(topics) == 1 and len(partitions := topics[0].partition_data) == 1:
         records = partitions[0].records

@@ -250,6 +250,15 @@ async def test_a_warning_names_awaited_records_that_are_about_to_expire(
     assert await warned(cluster, caplog, offsets | {1: 40}, late) == ["0 group=g read=30 expires_before=40"]
 
 
+async def test_no_warning_is_given_without_ordered_delivery(
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await configure(cluster, enable_ordered_delivery="false") == ErrorCode.NONE
+    await resized(cluster, 6)
+    log = Log(100, 100, 10, offset_of_time=60, epoch_ends={0: 50})
+    assert await warned(cluster, caplog, dict.fromkeys(range(6), 30), log) == []
+
+
 async def test_steps_and_unfinished_resizes_are_counted_for_prometheus(nursery: trio.Nursery) -> None:
     cluster = await started(nursery, metrics_listener="controller1000:9100")
     await resized(cluster, 6)

@@ -11,7 +11,7 @@ from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.delete_topic import DeleteTopic
 from anabranch.zk_schemas.partition_state import LineageEntry, PartitionLayout
-from tests.component.test_controller_resize_crashes import OPERATIONS, disturb_at_request, kill_active, start
+from tests.component.test_controller_resize_crashes import OPERATIONS, disturb_at_request, start
 from tests.support.controller.controller_cluster import ControllerCluster
 from tests.support.resize.resize_rules import TOPIC, alter, creation, finished, resized
 
@@ -37,7 +37,7 @@ async def deleted(
     def disturb() -> None:
         nursery.start_soon(delete)
         if killed:
-            kill_active(cluster)
+            cluster.vacate()
 
     async def ask() -> None:
         try:

@@ -59,7 +59,7 @@ async def test_only_partitions_that_withhold_records_make_the_broker_list_them(
 
 
 async def test_a_new_leader_without_records_writes_nothing(tmp_path: Path) -> None:
-    """On ext4 each replaced file waits for the disk: 10,000 new leaders took more than 20 s."""
+    """On ext4 each replaced file waits for the disk, so 10,000 new leaders would take more than 20 s."""
     async with one_broker(tmp_path) as broker:
         await lead(broker, 0)
         folders = [tmp_path / f"t-{index}" for index in range(COUNT)]

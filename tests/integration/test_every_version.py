@@ -237,7 +237,7 @@ REQUESTS: dict[ApiKey, Callable[[int], Message]] = {
         feature_updates=[FeatureUpdateKey(feature="unknown", max_version_level=1)]
     ),
     ApiKey.CREATE_PARTITIONS: lambda v: CreatePartitionsRequest(
-        topics=[CreatePartitionsTopic(name=TOPIC, count=2 + v, assignments=None)], timeout_ms=10_000
+        topics=[CreatePartitionsTopic(name=TOPIC, count=2 << v, assignments=None)], timeout_ms=10_000
     ),
     ApiKey.DELETE_GROUPS: lambda v: DeleteGroupsRequest(groups_names=[f"join-{v}-gone"]),
     ApiKey.OFFSET_DELETE: lambda v: OffsetDeleteRequest(

@@ -88,6 +88,20 @@ def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@functools.cache
+def bound_names(path: Path) -> frozenset[str]:
+    """The names that a module binds; empty without a file."""
+    found = set()
+    for node in nodes(path) if path.exists() else ():
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found.update(alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return frozenset(found)
+
+
 def called_name(call: ast.Call) -> str | None:
     """The last part of the name that a call names: ``c`` for ``a.b.c()`` and for ``c()``."""
     if isinstance(call.func, ast.Attribute):
@@ -377,3 +391,17 @@ def test_importing_a_library_brings_in_no_foreign_event_loop(module: str, forbid
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
     ).stdout.split()
     assert found == []
+
+
+def test_the_names_that_tests_import_from_one_another_exist() -> None:
+    """A test that cannot be imported is found only when it runs, which may be long after its file was changed."""
+    missing = []
+    for path in sources("tests"):
+        for node in nodes(path):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("tests", "bench"):
+                folder = ROOT / str(node.module).replace(".", "/")
+                known = bound_names(folder.with_suffix(".py")) | bound_names(folder / "__init__.py")
+                inside = {each.stem for each in folder.iterdir()} if folder.is_dir() else set()
+                wrong = [alias.name for alias in node.names if alias.name not in known | inside]
+                missing += [f"{relative(path)}:{node.lineno}: {node.module}.{name}" for name in wrong]
+    assert missing == []

@@ -90,6 +90,7 @@ VALID: dict[str, Any] = {
     "least_s": 1.0,
     "create_topics.topics": [NewTopic("t", 1, 1, {"retention.ms": "5"}, {0: [1]})],
     "validate_only": True,
+    "spares_stock_producers": True,
     "names": ["t"],
     "include_internal": False,
     "counts": {"t": 4},
