@@ -314,11 +314,17 @@ class ActiveController:
         logger.debug("event.handled", kind=type(event).__name__, took_ms=round(took_ms, 3))
 
     async def _ask_leaders(self, call: AdminCall) -> None:
-        """Let leaders say which topics have records. The request is decided when it is in the queue again."""
-        limit_s = self._config.stock_admin_check_timeout_ms / 1000
+        """Ask leaders which topics have records, then queue the request again with the answers."""
+        if call.is_given_up:
+            return
+        limit_ms = self._config.stock_admin_check_timeout_ms
+        if call.body.timeout_ms > 0:  # the broker that forwards the request counts the whole time
+            limit_ms = min(limit_ms, call.body.timeout_ms / 2)
         call.answers = ({},)
-        with self._background.guard("written-topics"):
-            call.answers = (await written_topics(self.image, self._reader, call.body, limit_s),)
+        try:
+            call.answers = (await written_topics(self.image, self._reader, call.body, limit_ms / 1000),)
+        except Exception as error:
+            self._background.failed_once("written-topics", "", error)
         self._events.put(call)
 
     async def _handle_or_give_up(self, event: Event) -> None:

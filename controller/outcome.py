@@ -34,7 +34,7 @@ class ResponseWait:
 
 @dataclass(frozen=True, slots=True)
 class AdviceWait(ResponseWait):
-    """A wait for advice in a response. The response is correct without the advice."""
+    """A wait for advice in a response, for half of the request's time. Without advice the response is the usual one."""
 
     def time_out(self) -> None:
         return

@@ -36,7 +36,8 @@ def objection(image: ClusterImage, topic: TopicImage, count: int) -> str:
     nearest = nearest_followed(initial, max(count, before)) if is_ordered else before
     return (
         f"{why} The nearest count that works is {nearest}. `anabranch topics alter {topic.name} --partitions {count}`"
-        f" resizes to every possible count. The topic config {STOCK_ADMIN_KEY}={_ACCEPT} allows this request."
+        " resizes to every possible count (with --force if stock producers wrote lately)."
+        f" The topic config {STOCK_ADMIN_KEY}={_ACCEPT} allows this request."
     )
 
 

@@ -69,8 +69,8 @@ class ControllerKeys(ProcessKeys):
         INT,
         5_000,
         Between(1),
-        doc="how long leaders may take to say whether a topic has records, before a stock client that asks for a "
-        "count that stock producers cannot follow gets an answer; without their answer it is refused",
+        doc="the longest wait for leaders when a stock client asks for a count that stock producers cannot follow; "
+        "if it is not known by then whether the topic has records, the request is refused",
     )
     controller_socket_timeout_ms: int = declared(
         INT,

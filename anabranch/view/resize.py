@@ -30,8 +30,8 @@ Report: TypeAlias = Callable[[str], object]
 CHECK_EVERY_S = 0.1
 LOOK_S = 2
 """The time for the answers to one look at a topic. A broker that hangs answers nothing until its request times out."""
-REPORTED_MS = 5_000
-"""The longest wait for the brokers' reports of stock producers. The producers of a broker that hangs are not known."""
+REPORTED_MS = 10_000
+"""Twice the longest wait for the brokers' reports of stock producers. Those of a broker that hangs are not known."""
 REFUSALS = frozenset(
     {
         ErrorCode.POLICY_VIOLATION,

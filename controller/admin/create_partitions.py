@@ -8,7 +8,8 @@ response can repeat the request, and gets the same response.
 
 The message of a response without error is advice. It has one line each for the reason why a queued count waits, for the
 latest values that a compacted topic loses in marked partitions, and for recent producers that cannot follow the count.
-A request of a stock client is refused instead if the topic has records, and so is a dry run that asks for this check.
+A stock client's request for a count that stock producers cannot follow is refused if the topic has records. A dry run
+can ask to be refused if such a producer wrote lately.
 A dry run lists the resize in progress, the queued resize, and the resize that the request would replace. A dry run may
 instead ask for the measured bytes appended to the topic, or for the counts of the last and the queued resize.
 """
@@ -28,6 +29,7 @@ from anabranch.controller.effects import AskedReport, Decisions, Effects
 from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.outcome import AdviceWait, Outcome, ResponseWait
 from anabranch.controller.partition_limit import check_partition_limit
+from anabranch.controller.reads.written_topics import Written
 from anabranch.controller.resize import goal
 from anabranch.ordered_resize import judgement
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -42,14 +44,14 @@ from anabranch.protocol.sentinels import NO_COUNT
 from anabranch.runtime.env import ZkOp, ZkRequestTooLargeError
 from anabranch.zk_schemas.topic import TopicZnode
 
-_CHANGED = "It is not known whether the topic has records, because it changed meanwhile: try again later."
+_NOT_KNOWN = "It is not known whether the topic has records: try again later."
 _QUEUED_MESSAGE = "The resize begins when the one before it is done:"
 _WAITING_MESSAGE = "The resize is queued and waits:"
 """Instead, if the resize before is over: a leader has not answered its last leader epoch, or a removal has begun."""
 
 
 def create_partitions(
-    context: Context, request: CreatePartitionsRequest, version: int, written: Mapping[str, str] | None = None
+    context: Context, request: CreatePartitionsRequest, version: int, written: Mapping[str, Written] | None = None
 ) -> Decisions[Outcome]:
     """``written`` is None, or for a request of a stock client the answer of ``reads/written_topics.py``.
 
@@ -63,7 +65,7 @@ def create_partitions(
             requested,
             request.validate_only,
             is_repeated=times > 1,
-            written="" if written is None else written.get(name, _CHANGED),
+            written="" if written is None else _evidence(context.image.topics.get(name), written.get(name)),
             spares_producers=request.stock_check == StockCheck.PRODUCERS,
         )
         effects = decide(context.image, context.config, demand, context.store.check_fits, context.clock.monotonic())
@@ -71,6 +73,11 @@ def create_partitions(
         outcome.response.results.append(effects.response)
         outcome.waits.extend(effects.waits)
     return outcome
+
+
+def _evidence(topic: TopicImage | None, found: Written | None) -> str:
+    """Why the topic counts as one with records; what was found is not known of a topic that changed since."""
+    return found.why if topic and found and found.znode == topic.znode else _NOT_KNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,7 @@ class PartitionsDemand:
     is_repeated: bool = False
     """Whether the request names the topic more than once."""
     written: str = ""
-    """Why the topic has records for the stock client that sent the request; empty for another client or topic."""
+    """Why the topic counts as one with records, if a stock client asks; otherwise empty."""
     spares_producers: bool = False
     """Whether a dry run is refused if recent stock producers cannot follow the count."""
 

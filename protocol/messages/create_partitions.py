@@ -6,8 +6,8 @@ measurements in tags 10269 to 10271. In the same way, tag 10280 asks for the par
 not (tag 10278), and for the queued count (tag 10289; -1: none).
 
 Tag 10295 is the check for stock clients. A broker sets it to 1 in a request without tag 10287 in its header, and
-forwards the request in version 2 or later. Then a count is refused with POLICY_VIOLATION if the topic has records, or
-if this is not known, and the count is lower than the present one, or keys would be misplaced by ``hash % count``. The
+forwards the request in version 2 or later. Then a count is refused with POLICY_VIOLATION if it is lower than the
+present one, or if ``hash % count`` misplaces keys. It is accepted all the same if the topic has no records. The
 topic key ``ordered.delivery.stock.admin=accept`` allows such counts. A manual edit of the topic's znode, which is the
 way of KIP-253, is not checked. With ``validate_only``, the value 2 refuses a count that a stock producer cannot follow,
 if it wrote lately. Otherwise the response warns of such a producer.

@@ -124,6 +124,28 @@ async def test_the_end_of_a_term_ends_the_questions(cluster: ControllerCluster) 
     cluster.brokers[1].answering.set()
 
 
+async def test_what_was_found_about_a_topic_holds_only_while_the_topic_is_the_same(cluster: ControllerCluster) -> None:
+    cluster.brokers[1].answering = trio.Event()
+    answers: list[tuple[ErrorCode, str]] = []
+
+    async def ask(count: int, check: StockCheck) -> None:
+        answers.append(await requested(cluster, count, check=check))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask, 6, StockCheck.RECORDS)
+        await cluster.until(lambda: cluster.brokers[1].sent(ListOffsetsRequest))
+        nursery.start_soon(ask, 8, StockCheck.NONE)
+
+        async def is_begun() -> bool:
+            return await present_count(cluster) == 8
+
+        await cluster.until(is_begun)
+        cluster.brokers[1].answering.set()
+    refused = [message for code, message in answers if code == ErrorCode.POLICY_VIOLATION]
+    assert len(refused) == 1 and refused[0].startswith("It is not known whether the topic has records: try again")
+    assert await present_count(cluster) == 8
+
+
 async def test_advice_that_does_not_come_costs_half_of_the_time(cluster: ControllerCluster) -> None:
     """The broker that forwards a request counts the whole time, and would answer with a time-out first."""
     cluster.brokers[1].answering = trio.Event()

@@ -97,7 +97,7 @@ async def test_one_log_proves_records_and_only_all_logs_prove_that_there_are_non
     with trio.fail_after(1):
         found = await written_topics(image, reader, CreatePartitionsRequest(topics=asked), LIMIT_S)
     assert list(found) == ["t"]
-    assert found["t"].startswith(evidence) and bool(found["t"]) is bool(evidence)
+    assert found["t"].why.startswith(evidence) and bool(found["t"].why) is bool(evidence)
 
 
 @pytest.mark.trio
@@ -107,7 +107,7 @@ async def test_a_partition_without_a_live_leader_leaves_the_records_unknown() ->
         asked = [CreatePartitionsTopic(name="t", count=3, assignments=None)]
         request = CreatePartitionsRequest(topics=asked)
         found = await written_topics(image, Reader({}), request, LIMIT_S)  # type: ignore[arg-type]
-        assert "the leader of t-1 does not answer" in found["t"]
+        assert "the leader of t-1 does not answer" in found["t"].why
 
 
 @pytest.mark.trio
