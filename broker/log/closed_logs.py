@@ -45,7 +45,10 @@ _OF_PRODUCERS = (SNAPSHOT_SUFFIX, PRODUCERS_SUFFIX)
 
 
 class ClosedLog(NamedTuple):
-    """What the files of a log say about it. ``files`` has the stamps of all files in its directory, by name."""
+    """What the files of a log say about it, and its last leader epoch if that has no records.
+
+    ``files`` has the stamps of all files in its directory, by name.
+    """
 
     files: dict[str, list[int]]
     topic_id: str

@@ -114,7 +114,7 @@ class LeaderEpochCache:
 
     def clear(self) -> None:
         """Forget everything."""
-        if self.epochs:
+        if self.epochs or self._storage.exists(self._path):
             self.restore([])
             self._changed()
 

@@ -91,7 +91,7 @@ class FetchTarget:
         """Whether a fetch of very many partitions is reading them in steps."""
         self.delayed: DelayedOperation | None = None
         self.watches = True
-        """Whether the partitions are watched that are read. A fetch that is answered at once need not watch any."""
+        """Whether the partitions that are read are watched. A fetch that is answered at once need not watch any."""
         self._watched: dict[TopicPartition, Partition] = {}
         self._reads_log_end = False
         self.has_changed = False

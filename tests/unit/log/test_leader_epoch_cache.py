@@ -65,6 +65,15 @@ def test_the_file_never_has_an_epoch_without_records(cache: LeaderEpochCache, lo
     assert again.entries == [(3, 20), (6, 25), (8, 40)]
 
 
+def test_a_log_that_begins_anew_has_no_epoch_in_its_file(cache: LeaderEpochCache, log_fixture: LogFixture) -> None:
+    """Also if the epochs of the file were without records, so that the log does not know them."""
+    cache.restore([])
+    cache.clear()
+    again = LeaderEpochCache(log_fixture.storage, str(log_fixture.root / "leader-epoch-checkpoint"))
+    again.load()
+    assert again.entries == []
+
+
 def test_a_failed_write_is_repeated_by_the_next_save(cache: LeaderEpochCache, log_fixture: LogFixture) -> None:
     log_fixture.storage.full = True
     cache.assign(9, 50)
