@@ -28,7 +28,7 @@ from anabranch.protocol.sentinels import NO_INCARNATION, NO_SEQUENCE
 from anabranch.protocol.types import TopicPartition
 
 GIVES_WAY_AFTER_MS = 2
-"""So long a loop of sends keeps the sender from running, at most."""
+"""The longest time for which a loop of sends keeps the sender from running."""
 MAX_OUTSTANDING_BATCHES = 5
 """Batches of one producer and partition whose sequences a broker remembers (Kafka's ProducerStateEntry)."""
 

@@ -28,7 +28,7 @@ class Judge:
         self._now_ms = now_ms
 
     def judged(self, topic: Any, value: Any, key: Any, partition: Any, headers: Any, timestamp_ms: Any) -> SentRecord:
-        """The record of these arguments of ``send``. Raises as ``send`` for a wrong one."""
+        """The record of these arguments of ``send``. Raises what ``send`` raises for a wrong argument."""
         if type(topic) is not str:
             topic = arguments.topic("topic", topic)
         if partition is not None:

@@ -91,15 +91,20 @@ def relative(path: Path) -> str:
 @functools.cache
 def bound_names(path: Path) -> frozenset[str]:
     """The names that a module binds; empty without a file."""
-    found = set()
-    for node in nodes(path) if path.exists() else ():
+    return frozenset(_bound(nodes(path)[0])) if path.exists() else frozenset()
+
+
+def _bound(parent: ast.AST) -> Iterator[str]:
+    """The names that the statements in ``parent`` bind, without those inside of functions and classes."""
+    for node in ast.iter_child_nodes(parent):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
+            yield node.name
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            found.update(alias.asname or alias.name for alias in node.names)
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-    return frozenset(found)
+            yield node.id
+        else:
+            yield from _bound(node)
 
 
 def called_name(call: ast.Call) -> str | None:
